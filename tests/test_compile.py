@@ -52,26 +52,36 @@ def test_auto_reads_batches_of_a_layer_of_middling_size_densely_where_each_query
 
 def test_promises() -> None:
     """What is asked, or more: full proves everything, the cascade ids."""
-    full, cascade, ids, proof = (
+    full, cascade, ids, alone, proof = (
         hl.compile(SMALL_LAYER, method, **asked)
         for method, asked in (
-            ("full", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1}),
-            ("cascade", {"eps": 0.03, "delta": 0.1, "delta_ids": 0.1, "over": "query"}),
+            ("full", {"eps": 0.03, "delta": 0.1}),
+            ("cascade", {"eps": 0.03, "delta": 0.1}),
             ("cascade", {"eps": math.inf}),
+            ("cascade", {"log_probs": False}),
             ("cascade", {"eps": 0.03, "delta": 0.0}),
         )
     )
     assert full.promise == proof.promise == hl.Promise(0.03, 0.0, 0.0)
-    assert "ids proved, log-probabilities within 0.03 nats proved" in repr(full)
-    assert cascade.promise == hl.Promise(0.03, 0.1, 0.0, frozenset({"query"}))
-    assert "ids proved, log-probabilities within 0.03 nats but for 0.1 over query" in repr(cascade)
-    assert ids.promise == hl.Promise(math.inf, 0.0, 0.0)
-    may_fail = hl.compile(SMALL_LAYER, "cascade", eps=math.inf, delta_ids=0.1)
-    assert may_fail.promise == hl.Promise(math.inf, 0.0, 0.1, frozenset({"rotation"}))
+    assert "ids and log-probabilities within 0.03 nats proved" in repr(full)
+    assert cascade.promise == hl.Promise(0.03, 0.1, 0.0)
+    assert "ids proved, log-probabilities within 0.03 nats but for one in 10" in repr(cascade)
+    assert ids.promise == alone.promise == hl.Promise(math.inf, 0.0, 0.0)
+    assert hl.compile(SMALL_LAYER, "cascade").promise == hl.Promise(0.01, 1e-6, 0.0)
+
+
+def test_promises_say_what_they_are() -> None:
+    within = "log-probabilities within 0.01 nats"
+    assert str(hl.Promise(0.01, 1e-6, 0.0)) == f"ids proved, {within} but for one in 1,000,000"
+    assert str(hl.Promise(0.01, 1e-6, 1e-6)) == f"ids exact and {within}, but for one in 1,000,000"
+    assert str(hl.Promise(0.01, 0.0, 0.0)) == f"ids and {within} proved"
+    assert str(hl.Promise(math.inf, 0.0, 0.0)) == "ids proved, log-probabilities not promised"
+    assert str(hl.Promise(math.inf, 7e-3, 7e-3)) == "ids exact but for one in 142, log-probabilities not promised"
+    assert str(hl.Promise(math.inf, 0.3, 0.3)) == "ids exact but for 0.3 of all queries, log-probabilities not promised"
 
 
 def test_svd_promises_nothing() -> None:
-    assert str(hl.compile(SMALL_LAYER, "svd").promise) == "ids not promised, log-probabilities not promised"
+    assert str(hl.compile(SMALL_LAYER, "svd").promise) == "nothing promised"
 
 
 @pytest.mark.parametrize(
@@ -80,16 +90,16 @@ def test_svd_promises_nothing() -> None:
         ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, adaptive, cascade, codes, full, svd"),
         ({"method": None}, OptionError, "method is None"),
         ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
-        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has width, bits, rotation, blocks"),
+        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has width, bits, blocks"),
         ({"method": "cascade", "bits": 9.5}, OptionError, "bits is 9.5; expected a number from 0 to 8"),
         ({"method": "cascade", "blocks": 1}, OptionError, "blocks is 1; expected True or False"),
         ({"method": "cascade", "deeper": False}, OptionError, "cascade has no option 'deeper'"),
         ({"method": "adaptive", "aim": (0.3, 0.1)}, OptionError, "adaptive has no option 'aim'"),
-        ({"method": "cascade", "rotation": "all"}, OptionError, "rotation is 'all'"),
+        ({"method": "cascade", "rotation": 3}, OptionError, "cascade has no option 'rotation'"),
         ({"eps": 0}, OptionError, "eps is 0"),
         ({"eps": "small"}, OptionError, "eps is 'small'"),
         ({"delta": 2}, OptionError, "delta is 2"),
-        ({"delta_ids": -0.1}, OptionError, "delta_ids is -0.1"),
+        ({"log_probs": 1}, OptionError, "log_probs is 1; expected True or False"),
         ({"seed": 1.5}, OptionError, "seed is 1.5"),
         ({"threads": 0}, OptionError, "threads is 0"),
         ({"calibration": np.zeros(16)}, ShapeError, r"pass calibration\[None, :\]"),
@@ -195,7 +205,6 @@ def test_auto_looks_for_a_batch_of_proofs_where_a_look_reads_less() -> None:
         ("eigh", "cascade", {"width": 8}),
         ("eigh", "cascade", {"bits": 2.5}),
         ("inv", "cascade", {"width": 8}),
-        ("qr", "cascade", {"bits": 4}),
     ],
 )
 def test_a_library_that_computes_nan_is_told_of(

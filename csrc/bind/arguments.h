@@ -63,7 +63,7 @@ void bind_encode(nb::module_& m);
 
 // Adds the search over blocks of classes.
 void bind_blocks(nb::module_& m);
-void bind_block_draws(nb::module_& m);
+void bind_block_samples(nb::module_& m);
 void bind_direct_call(nb::module_& m);
 
 // Adds rotated codes.

@@ -30,8 +30,8 @@ class BoundBlocks {
     // tails) coarse to fine; closer: (records, count, tails, from) or None; shared: two times four factors.
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
                 nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
-                nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double factor, double most,
-                const std::string& isa, std::optional<nb::tuple> rays, std::optional<nb::tuple> draws, double trial) {
+                nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double most,
+                const std::string& isa, std::optional<nb::tuple> rays, double trial) {
         b_.kernels = kernels_for(isa.c_str());
         check(b_.kernels != nullptr, "this CPU does not have that instruction set");
         b_.looks = looks_for(b_.kernels->isa);
@@ -45,7 +45,6 @@ class BoundBlocks {
         b_.mean = mean.data();
         b_.centre = centre ? centre->data() : nullptr;
         b_.look = look;
-        b_.factor = factor;
         b_.most = most;
         b_.trial.most = trial;
         take_turns(turns);
@@ -71,7 +70,6 @@ class BoundBlocks {
         if (closer) take_closer(*closer);
         take_shared(shared[0], b_.shared);
         take_shared(shared[1], b_.closer_shared);
-        if (draws) take_draws(*draws);
         keep_ = nb::make_tuple(weight, bias, mean, centre, turns, order, levels, closer, rays);
     }
 
@@ -159,7 +157,7 @@ class BoundBlocks {
     void put_beside(nb::object other) {
         const Blocks& more = nb::cast<const BoundBlocks&>(other).b_;
         check(b_.rays == nullptr && more.rays == nullptr, "rays have no tree beside");
-        check(more.dim == b_.dim && more.width == b_.width && more.look == b_.look && more.edges == b_.edges && more.factor == b_.factor &&
+        check(more.dim == b_.dim && more.width == b_.width && more.look == b_.look && more.edges == b_.edges &&
                   more.closer_from == b_.closer_from && more.closer_shape.count == b_.closer_shape.count && more.beside == nullptr,
               "trees side by side bound the same coordinates");
         b_.beside = &more;
@@ -221,7 +219,7 @@ class BoundBlocks {
             b_.rest_lost.assign(lost.data(), lost.data() + lost.size());
         }
         if (turns[1].is_none()) {
-            check(b_.width == b_.dim || !b_.rest_lost.empty(), "a narrower head has a rest, or typical lengths of it");
+            check(b_.width == b_.dim, "a narrower head has a rest");
             return;
         }
         const auto back = nb::cast<AnyArray>(turns[1]);
@@ -336,15 +334,6 @@ class BoundBlocks {
         check(b_.closer_from >= 0 && b_.closer_from <= segments && b_.closer_shape.tails == segments - b_.closer_from + 1, "lengths of a closer look");
     }
 
-    // eps, spend, and what is typical of the radii of classes and of closer looks.
-    void take_draws(const nb::tuple& draws) {
-        b_.draws.eps = nb::cast<double>(draws[0]);
-        b_.draws.spend = nb::cast<double>(draws[1]);
-        const auto narrow = nb::cast<nb::tuple>(draws[2]);
-        check(narrow.size() == 2 && b_.draws.eps > 0 && b_.draws.spend >= 0, "draws: eps, spend, and two shares of radii");
-        for (int i = 0; i < 2; ++i) b_.draws.narrow[i] = nb::cast<double>(narrow[i]);
-    }
-
     static void take_shared(nb::handle list, double* to) {
         const auto numbers = nb::cast<nb::tuple>(list);
         check(numbers.size() == 4, "four factors");
@@ -372,11 +361,10 @@ void bind_blocks(nb::module_& m) {
     nb::class_<BoundBlocks>(m, "Blocks")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Doubles, std::optional<Doubles>, nb::tuple, int64_t,
                       nb::sequence, nb::ndarray<const int32_t, nb::numpy, nb::c_contig>, nb::sequence, std::optional<nb::tuple>,
-                      nb::tuple, double, double, const std::string&, std::optional<nb::tuple>, std::optional<nb::tuple>, double>(),
+                      nb::tuple, double, const std::string&, std::optional<nb::tuple>, double>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
              nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
-             nb::arg("factor"), nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("draws").none() = nb::none(),
-             nb::arg("trial") = kInf)
+             nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("trial") = kInf)
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
         .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
              nb::arg("shift"))

@@ -89,31 +89,26 @@ struct Turns {
 
 class DirectCall {
   public:
-    // executor, blocks: (k, capsule) of each search: the bound classes' capsules, which belong to `owners`; numbers: what a Reader
-    // has; kept: eps, delta and seed of the promise, and whether radii prove what they show; threads 0: at hand; classes, ranges:
+    // executor, blocks: the bound classes' capsules, which belong to `owners`, or None for no blocks; numbers: what a Reader has;
+    // kept: eps, delta and seed of the promise, and whether radii prove what they show; threads 0: at hand; classes, ranges:
     // as above; as_numpy, like: an array as NumPy's, and an answer as the kind of an array; link: of logits, where it is not affine.
-    DirectCall(nb::object executor, nb::tuple blocks, nb::object owners, nb::dict numbers, std::tuple<double, double, uint64_t, bool> kept, int threads,
+    DirectCall(nb::object executor, nb::object blocks, nb::object owners, nb::dict numbers, std::tuple<double, double, uint64_t, bool> kept, int threads,
                nb::object path, nb::tuple classes, nb::dict ranges, nb::object as_numpy, nb::object like, nb::object link)
         : owners_(nb::make_tuple(executor, blocks, owners)), path_(std::move(path)), as_numpy_(std::move(as_numpy)), like_(std::move(like)),
           link_(std::move(link)), classes_(classes), ranges_(ranges), threads_(threads) {
         std::tie(eps_, delta_, seed_, proves_) = kept;
         const auto* e = reader_.executor = static_cast<const Executor*>(nb::cast<nb::capsule>(executor).data(kExecutorCapsule));
         check(e != nullptr, "an executor");
-        for (nb::handle item : blocks) {
-            const auto [most, capsule] = nb::cast<std::pair<int64_t, nb::capsule>>(item);
-            const auto* found = static_cast<const Blocks*>(capsule.data(kBlocksCapsule));
+        if (!blocks.is_none()) {
+            const auto* found = reader_.blocks = static_cast<const Blocks*>(nb::cast<nb::capsule>(blocks).data(kBlocksCapsule));
             check(found != nullptr && found->dim == e->dim && found->vocab == e->vocab, "executor and blocks of one layer");
-            check(most >= 0 && most <= e->vocab, "a search finds some of the classes");
-            reader_.searches.push_back({most, found});
         }
         set(numbers, "dense", reader_.dense);
         set(numbers, "normalised", reader_.normalised);
-        set(numbers, "seen", reader_.seen);
         set(numbers, "affine", reader_.affine);
         set(numbers, "batch", reader_.blocks_batch);
         set(numbers, "most", reader_.blocks_most);
         set(numbers, "together", reader_.blocks_together);
-        set(numbers, "sure", reader_.sure);
         set(numbers, "every", reader_.every);
         set(numbers, "least", reader_.least);
         set(numbers, "samples", reader_.samples);
@@ -351,9 +346,9 @@ int load_numpy() {
 void bind_direct_call(nb::module_& m) {
     if (load_numpy() != 0) throw nb::python_error();
     nb::class_<DirectCall>(m, "DirectCall")
-        .def(nb::init<nb::object, nb::tuple, nb::object, nb::dict, std::tuple<double, double, uint64_t, bool>, int, nb::object, nb::tuple, nb::dict,
+        .def(nb::init<nb::object, nb::object, nb::object, nb::dict, std::tuple<double, double, uint64_t, bool>, int, nb::object, nb::tuple, nb::dict,
                       nb::object, nb::object, nb::object>(),
-             nb::arg("executor"), nb::arg("blocks"), nb::arg("owners"), nb::arg("numbers"), nb::arg("kept"), nb::arg("threads"), nb::arg("path"),
+             nb::arg("executor"), nb::arg("blocks").none(), nb::arg("owners"), nb::arg("numbers"), nb::arg("kept"), nb::arg("threads"), nb::arg("path"),
              nb::arg("classes"), nb::arg("ranges"), nb::arg("as_numpy"), nb::arg("like"), nb::arg("link"))
         .def("but_for_one_in", [](const DirectCall& all, uint32_t count) { return DirectCall(all, count); }, nb::arg("count"))
         .def("topk", &DirectCall::topk, nb::arg("hidden").none(), nb::arg("k").none(), nb::arg("eps").none())

@@ -87,7 +87,7 @@ EncodeView view_of(const nb::tuple& asked, int64_t vocab, int64_t dim) {
 
 // views: as view_of takes them, of the first `columns` rotated coordinates; limits: largest, length, base, underflown.
 void encode_into(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles centre, Doubles mean, Floats back,
-                 int64_t columns, nb::sequence views, bool unbiased, nb::tuple limits, int threads, const std::string& isa) {
+                 int64_t columns, nb::sequence views, nb::tuple limits, int threads, const std::string& isa) {
     EncodeTask task;
     task.kind = kind_of(name);
     task.weight = weight_of(weight, task.kind);
@@ -99,7 +99,6 @@ void encode_into(AnyArray weight, const std::string& name, std::optional<Floats>
     task.bias = bias ? bias->data() : nullptr;
     task.centre = centre.data(), task.mean = mean.data(), task.back = back.data();
     task.columns = columns;
-    task.unbiased = unbiased;
     task.largest = nb::cast<double>(limits[0]), task.largest_length = nb::cast<double>(limits[1]);
     task.largest_base = nb::cast<double>(limits[2]), task.underflown = nb::cast<double>(limits[3]);
     for (nb::handle asked : views) task.views.push_back(view_of(nb::cast<nb::tuple>(asked), task.vocab, columns));
@@ -138,7 +137,7 @@ void products_into(AnyArray weight, const std::string& name, Doubles hidden, Pla
 
 void bind_encode(nb::module_& m) {
     m.def("encode_into", &encode_into, nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("centre"),
-          nb::arg("mean"), nb::arg("back"), nb::arg("columns"), nb::arg("views"), nb::arg("unbiased"), nb::arg("limits"),
+          nb::arg("mean"), nb::arg("back"), nb::arg("columns"), nb::arg("views"), nb::arg("limits"),
           nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("products_into", &products_into, nb::arg("weight"), nb::arg("kind"), nb::arg("hidden"), nb::arg("out"),
           nb::arg("threads") = 0, nb::arg("isa") = "");

@@ -5,7 +5,6 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -18,8 +17,6 @@
 
 namespace headlong {
 namespace {
-
-using Learned = std::optional<std::tuple<double, double, std::vector<double>, std::optional<double>>>;  // plan.Draws: eps, spend, narrow, beside
 
 template <typename T>
 nb::object column(const std::vector<Answer>& answers, T Answer::* member) {
@@ -39,7 +36,7 @@ class BoundExecutor {
     BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
                   std::optional<Doubles> mean, std::optional<AnyArray> rotation, std::optional<Doubles> centre,
                   std::optional<Floats> base, nb::sequence levels, int64_t budget, double share,
-                  double code_product, const std::string& isa, const Learned& draws) {
+                  double code_product, const std::string& isa) {
         Executor& e = executor_;
         e.kernels = kernels_for(isa.c_str());
         check(e.kernels != nullptr, "this CPU does not have that instruction set");
@@ -87,7 +84,6 @@ class BoundExecutor {
         keep(*base);
         set_level(nb::cast<nb::sequence>(levels[0]), width);
         for (size_t i = 1; i < nb::len(levels); ++i) add_deeper(nb::cast<nb::sequence>(levels[i]), width);
-        if (draws) set_draws(*draws);
     }
 
     nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, bool dense, int threads, double delta,
@@ -110,22 +106,6 @@ class BoundExecutor {
         return nb::make_tuple(column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error),
                               column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
                               flags(answers, &Answer::dense));
-    }
-
-    nb::object try_draws(Doubles hidden, const std::vector<int64_t>& ways, double eps, const std::vector<std::vector<double>>& spends,
-                         int tries, int threads, uint64_t seed) const {
-        const int64_t batch = batch_of(hidden);
-        size_t numbers = 0;
-        check(ways.size() <= 4096 && tries >= 1 && tries <= 4096 && spends.size() == ways.size(), "1..4096 tries, and numbers for each way");
-        for (int64_t k : ways) check(k >= 0 && k <= executor_.vocab, "k must be in 0..vocab");
-        for (const std::vector<double>& some : spends) {
-            check((numbers += some.size()) <= 4096, "at most 4096 numbers");
-            for (double spend : some) check(spend > 0 && std::isfinite(spend), "what is spent is above 0");
-        }
-        Question question = ask(std::nullopt, batch, eps, threads, 0.5, seed);  // that it may fail matters, not how often
-        std::vector<double> found;
-        unlocked([&] { found = headlong::try_draws(executor_, hidden.data(), batch, question, ways, spends, tries); });
-        return owned(std::move(found), {static_cast<size_t>(batch), numbers, static_cast<size_t>(tries)});
     }
 
     nb::object logits(Doubles hidden, Ids ids, int threads) const {
@@ -265,11 +245,9 @@ class BoundExecutor {
             const int64_t row = named < 0 ? static_cast<int64_t>(terms.size()) : named;
             check(name == "one" || (0 <= start && start <= stop && stop <= width), "a term lies outside the coordinates");
             check(0 <= row && row < rows, "a term names a row of the slack that is not there");
-            const double likely = nb::len(term) > 5 ? nb::cast<double>(term[5]) : 1;
-            check(likely >= 0 && likely <= 1, "a term's likely part is at most all of it");
-            const double together = nb::len(term) > 6 ? nb::cast<double>(term[6]) : 0;
+            const double together = nb::len(term) > 5 ? nb::cast<double>(term[5]) : 0;
             check(together >= 0 && std::isfinite(together), "how far errors are off together is a length");
-            terms.push_back({enum_of<TermKind>(name, kTermKinds, "a term is norm, quantised, rest, peaks, hidden or one"), start, stop, factor, static_cast<int>(row), likely, together});
+            terms.push_back({enum_of<TermKind>(name, kTermKinds, "a term is norm, quantised, rest, peaks, hidden or one"), start, stop, factor, static_cast<int>(row), together});
         }
         return static_cast<double>(slack.nbytes());
     }
@@ -299,15 +277,6 @@ class BoundExecutor {
         set_slack(level, width, to.slack, to.terms);
         check(!to.terms.empty(), "a deeper level has a radius");
         e.deeper.push_back(std::move(to));
-    }
-
-    void set_draws(const Learned::value_type& draws) {
-        const auto& [eps, spend, narrow, given] = draws;
-        const double beside = given.value_or(spend);
-        check(eps > 0 && spend > 0 && std::isfinite(spend) && beside > 0 && std::isfinite(beside), "draws have an eps and spends above 0");
-        check(narrow.size() == 1 + executor_.deeper.size(), "draws know what is typical of each level's radius");
-        for (double part : narrow) check(part > 0 && part <= 1, "what is typical of a radius is at most all of it");
-        executor_.draws = {eps, spend, narrow, beside};
     }
 
     int64_t batch_of(const Doubles& hidden) const {
@@ -377,13 +346,11 @@ void bind_executor(nb::module_& m) {
     nb::class_<BoundExecutor>(m, "Executor")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<Doubles>,
                       std::optional<AnyArray>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
-                      double, double, const std::string&, const Learned&>(),
+                      double, double, const std::string&>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
              nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
              nb::arg("levels"), nb::arg("budget"), nb::arg("share"), nb::arg("code_product"),
-             nb::arg("isa"), nb::arg("draws").none())
-        .def("try_draws", &BoundExecutor::try_draws, nb::arg("hidden"), nb::arg("ways"), nb::arg("eps"), nb::arg("spends"),
-             nb::arg("tries"), nb::arg("threads") = 0, nb::arg("seed") = 0)
+             nb::arg("isa"))
         .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),
              nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)
         .def("lse", &BoundExecutor::lse, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(),

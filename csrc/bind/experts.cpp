@@ -174,7 +174,7 @@ class BoundExperts {
         const auto found = nb::cast<nb::tuple>(search);
         const auto* blocks = static_cast<const Blocks*>(nb::cast<nb::capsule>(found[0]).data(kBlocksCapsule));
         check(blocks != nullptr && blocks->dim == executor->dim && blocks->vocab == executor->vocab, "executor and blocks of one expert");
-        reader.searches.push_back({0, blocks});
+        reader.blocks = blocks;
         reader.blocks_batch = nb::cast<int64_t>(found[1]);
         reader.blocks_most = nb::cast<int64_t>(found[2]);
         reader.blocks_together = nb::cast<int64_t>(found[3]);

@@ -53,7 +53,7 @@ NB_MODULE(_native, m) {
     bind_encode(m);
     bind_blocks(m);
     bind_codes(m);
-    bind_block_draws(m);
+    bind_block_samples(m);
     bind_direct_call(m);
     bind_adaptive(m);
 }

@@ -25,7 +25,6 @@ void OneQuery::roots(int sharing) {
     const int64_t bytes = root.shape.group_bytes();
     for (int64_t g = 0; g < root.groups; ++g) {
         b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
-        if (trail_ != nullptr) trail_->middle_of(*b_, root.records + g * bytes, g);
     }
     answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
     mark("blocks: coarsest boxes");

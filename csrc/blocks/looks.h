@@ -9,7 +9,6 @@
 namespace headlong {
 
 constexpr int kNeighbours = 16;  // classes of a block, blocks of a larger one, ...
-constexpr int64_t kMostLook = 64;  // coordinates of a box, where classes are drawn from blocks
 constexpr int kMostTails = 16;   // lengths of a record
 
 // Sixteen neighbours, all of one record's bytes together:
@@ -50,8 +49,6 @@ struct BlockList {
     int64_t closer_bytes = 0;
     const int32_t* groups = nullptr;
     int64_t count = 0, known = 0;     // to be opened; and to be asked for before they are
-    int32_t* opened = nullptr;        // which of them were, and [][16] of their classes; null: nobody asks
-    float *est = nullptr, *upper = nullptr;
 };
 
 // How many blocks of a list were passed, and opened; the classes that were found in them.

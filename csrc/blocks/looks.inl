@@ -195,11 +195,7 @@ BlocksOpened opened(const BlockList& list, const LookQuery& query, float tau, in
         const int32_t group = list.groups[out.passed++];
         if (!(list.bounds[group] >= tau)) continue;
         const uint8_t* record = list.records + group * bytes;
-        float own_est[kNeighbours], own_upper[kNeighbours], *est = own_est, *upper = own_upper;
-        if (list.opened != nullptr) {
-            list.opened[out.opened] = group;
-            est = list.est + out.opened * kNeighbours, upper = list.upper + out.opened * kNeighbours;
-        }
+        float est[kNeighbours], upper[kNeighbours];
         ++out.opened;
         uint32_t open = list.owner == nullptr ? written(of_box(record, list.shape, query), tau, est, upper)
                                               : written(of_ray(record, list.shape, query, list.ends[list.owner[group]]), tau, est, upper);

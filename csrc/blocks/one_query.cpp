@@ -21,42 +21,6 @@ float down(double x) { return -up(-x); }
 
 }  // namespace
 
-void Trail::begin(const Blocks& blocks, const LookQuery& own_look, const LookQuery& closer_look) {
-    own = own_look;
-    closer = closer_look;
-    const size_t leaves = static_cast<size_t>(blocks.levels.back().groups), most = (leaves + kMore + 4) * kNeighbours;
-    if (at.size() < leaves) at.resize(leaves);
-    if (est.size() < most) est.resize(most);
-    if (upper.size() < most) upper.resize(most);
-    groups.clear();
-    places.clear();
-    z.clear();
-    const auto nodes = static_cast<size_t>(blocks.levels.front().groups * kNeighbours);
-    if (boxes.size() < nodes) boxes.resize(nodes);
-    for (int64_t j = 0; j < blocks.look; ++j) half[j] = half[blocks.look + j] = 0.5f * own.x[j];
-}
-
-// A box has its upper ends and its lower ones: half of x with each.
-void Trail::middle_of(const Blocks& blocks, const uint8_t* record, int64_t group) {
-    float top[kNeighbours];
-    blocks.looks->sixteen(record, blocks.levels.front().shape, {half, own.lengths, own.add, own.slack}, 0, &boxes[group * kNeighbours], top);
-}
-
-int32_t* Trail::room(int64_t count, float** est_there, float** upper_there) {
-    const size_t known = groups.size();
-    *est_there = &est[known * kNeighbours];
-    *upper_there = &upper[known * kNeighbours];
-    if (coming.size() < static_cast<size_t>(count)) coming.resize(count);
-    return coming.data();
-}
-
-void Trail::passed(int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-        at[coming[i]] = static_cast<int32_t>(groups.size());
-        groups.push_back(coming[i]);
-    }
-}
-
 bool OneQuery::begin(int sharing) {
     mark("set-up");
     const bool held = w_.rotated.take(*b_, hidden_);
@@ -71,7 +35,6 @@ bool OneQuery::begin(int sharing) {
     w_.largest.clear();
     w_.ids.clear();
     if (!held) return false;
-    if (trail_ != nullptr) trail_->begin(*b_, own_, closer_);
     roots(sharing);
     seed();
     if (draws()) {
@@ -152,13 +115,7 @@ uint32_t OneQuery::sieve(uint32_t open, int32_t group) const {
 
 void OneQuery::leaf(int32_t group, double bytes) {
     const BlockLevel& here = b_->levels.back();
-    float own_est[kNeighbours], own_upper[kNeighbours], *est = own_est, *upper = own_upper;
-    if (trail_ != nullptr) {
-        const size_t at = trail_->groups.size() * kNeighbours;
-        est = &trail_->est[at], upper = &trail_->upper[at];
-        trail_->at[group] = static_cast<int32_t>(trail_->groups.size());
-        trail_->groups.push_back(group);
-    }
+    float est[kNeighbours], upper[kNeighbours];
     if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
     const uint8_t* record = here.records + group * here.shape.group_bytes();
     const uint32_t open = b_->rays == nullptr ? b_->looks->sixteen(record, here.shape, own_, tau_, est, upper)
@@ -190,9 +147,7 @@ void OneQuery::leaves(const std::vector<int32_t>& groups, int64_t start, int64_t
         Pending& to = w_.pending;
         const size_t most = to.count < kPending ? kPending - to.count : 1;
         list.groups = &groups[start], list.count = stop - start, list.known = known - start;
-        if (trail_ != nullptr) list.opened = trail_->room(list.count, &list.est, &list.upper);
         const BlocksOpened some = b_->looks->opened(list, own_, tau_, static_cast<int64_t>(most), to.end(most));
-        if (trail_ != nullptr) trail_->passed(some.opened);
         start += some.passed;
         opened_ += some.opened;
         answer_.bytes += static_cast<double>(some.opened * bytes);
@@ -241,7 +196,6 @@ void OneQuery::ask(int32_t place) {
     const int64_t id = b_->order[place];
     if (id < 0) return;  // a file may say that there is a record where there is no class
     w_.ids.push_back(id);
-    if (trail_ != nullptr) trail_->places.push_back(place);
     const int64_t bytes = b_->dim * item_bytes(b_->kind);
     prefetch(static_cast<const uint8_t*>(b_->weight) + id * bytes, bytes);
 }
@@ -254,7 +208,6 @@ void OneQuery::settle() {
     b_->kernels->dot_rows(b_->weight, b_->kind, b_->dim, w_.ids.data(), static_cast<int64_t>(w_.ids.size()), hidden_, w_.z.data());
     for (size_t i = 0; i < w_.ids.size(); ++i) {
         const double z = b_->bias == nullptr ? w_.z[i] : w_.z[i] + b_->bias[w_.ids[i]];
-        if (trail_ != nullptr) trail_->z.push_back(z);
         keep({b_->names == nullptr ? w_.ids[i] : b_->names[w_.ids[i]], std::isfinite(z) ? z : kNone});
     }
     answer_.rows += static_cast<int64_t>(w_.ids.size());

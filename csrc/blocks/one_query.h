@@ -76,8 +76,6 @@ class OneQuery {
     bool enter(const Blocks& blocks, int sharing);
     // Goes on with a search that another run began, whose threshold every run of it raises.
     void join(const OneQuery& first, float floor, std::atomic<float>& threshold);
-    // Writes down what it sees.
-    void leave(Trail* trail) { trail_ = trail; }
     // With a threshold that every run of the search raises, or (null) alone.
     void share(std::atomic<float>* threshold) { shared_ = threshold; }
 
@@ -136,7 +134,6 @@ class OneQuery {
     const float *bounds_ = nullptr, *ends_ = nullptr;
     const uint64_t* seeded_ = nullptr;
     std::atomic<float>* shared_ = nullptr;
-    Trail* trail_ = nullptr;
     float tau_ = kLowest;
     int64_t closer_bytes_ = b_->closer_shape.class_bytes();
     bool full_ = false;

@@ -107,12 +107,12 @@ float RotatedQuery::add_lengths(const Blocks& b) {
     lengths_.clear();
     closer_lengths_.clear();
     if (b.rays != nullptr) {  // what is left of a class beside its ray has coordinates from the first on
-        lengths_.push_back(up(halves[0] * b.factor * (1 + 0x1p-18)));
+        lengths_.push_back(up(halves[0] * (1 + 0x1p-18)));
         closer_lengths_.push_back(up(norm(x, 0, b.width) * (1 + 0x1p-18)));
     }
     for (size_t s = 0, behind = 0; s + 1 < b.edges.size(); ++s) {
         const double exact = b.edges[s] < b.width ? norm(x, b.edges[s], b.edges[s + 1]) : rest_lengths_[behind++];
-        const float size = up(exact * b.factor * (1 + 0x1p-18));
+        const float size = up(exact * (1 + 0x1p-18));
         lengths_.push_back(size);
         if (b.rays == nullptr && static_cast<int64_t>(s) >= b.closer_from) closer_lengths_.push_back(size);
     }
@@ -133,11 +133,7 @@ float RotatedQuery::add_lengths(const Blocks& b) {
 // that is off. (What x back gives has next to no part in them, and is most of the query.)
 void RotatedQuery::take_rest(const Blocks& b) {
     rest_lengths_.clear();
-    if (b.rest == nullptr) {  // what is typical of each, where only the answer has to be right
-        const double size = norm(rotated_.data(), 0, b.width);
-        for (size_t s = 0; s < b.rest_lost.size(); s += 3) rest_lengths_.push_back(b.rest_lost[s + 2] * size);
-        return;
-    }
+    if (b.rest == nullptr) return;
     const int64_t dim = b.dim, width = b.width;
     const double* x = rotated_.data();
     left_.resize(dim);

@@ -107,8 +107,8 @@ class Sweep {
 // Some queries of a call, and how many threads may help them.
 class Group {
   public:
-    Group(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, int threads, Trail* trail = nullptr)
-        : b_(blocks), hidden_(hidden), k_(k), reach_(reach), threads_(threads), trail_(trail) {}
+    Group(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, int threads)
+        : b_(blocks), hidden_(hidden), k_(k), reach_(reach), threads_(threads) {}
 
     // `masks[q]` [vocab] or null, of `count` queries.
     void go(const uint8_t* const* masks, SearchResult* answers, int count) {
@@ -122,7 +122,6 @@ class Group {
             Reach own = reach_;
             if (own.keys != nullptr) own.keys += q;
             all.emplace_back(b_, hidden_ + q * b_.dim, k_, own, masks[q], *kept[q], answers[q]);
-            all[q].leave(trail_);
             answers[q].done = all[q].begin(count);
         }
         for (const Blocks* tree = &b_; tree != nullptr; tree = tree->beside) {
@@ -222,7 +221,6 @@ class Group {
     int64_t k_;
     Reach reach_;
     int threads_;
-    Trail* trail_;
 };
 
 }  // namespace
@@ -255,13 +253,6 @@ void know_places(const Blocks& b) {
         for (int64_t i = 0; i < b.levels.back().groups * kNeighbours; ++i)
             if (b.order[i] >= 0) b.places.of[b.order[i]] = static_cast<int32_t>(i);
     });
-}
-
-SearchResult search_leaving(const Blocks& blocks, const double* hidden, int64_t k, Trail& trail) {
-    const uint8_t* mask = nullptr;
-    SearchResult answer;
-    Group(blocks, hidden, k, {}, 1, &trail).go(&mask, &answer, 1);
-    return answer;
 }
 
 std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,

@@ -76,18 +76,12 @@ struct Blocks {
     int64_t closer_from = 0;                             // the first segment whose length a closer look takes
     // What joins the lengths: factors of ‖x[:look]‖, ‖x[look:width]‖, 1 and ‖hidden - mean‖ in the last length of a record.
     double shared[4] = {0, 0, 0, 0}, closer_shared[4] = {0, 0, 0, 0};
-    double factor = 1;  // of the lengths of segments, as learned
     double most = 0.25;  // the share of classes beyond which reading row by row is given up
     double gain = 0, largest = 0;  // no bound is above gain times the largest number of a query, and the largest base
     const Kernels* kernels = nullptr;
     const Looks* looks = nullptr;
     const int64_t* names = nullptr;    // [vocab] the id of each row, or null: its number
     const Blocks* beside = nullptr;    // more classes, in a tree of their own of the same shape, searched after this one
-    // How many rows a normaliser within `eps` takes, as queries taught, and what is typical of the radii of a block's classes and of
-    // those that a closer look leaves: see by_blocks/normaliser.h. spend 0: nothing was learned.
-    struct Draws {
-        double eps = 0, spend = 0, narrow[2] = {1, 1};
-    } draws;
     mutable Trial trial;
 };
 
@@ -115,32 +109,8 @@ struct SearchResult {
     bool done = false;
 };
 
-// What one query's search saw on its way, for who draws from the classes that it did not score. What the looks point to is this
-// thread's until its next search.
-struct Trail {
-    static constexpr int64_t kMore = 128;  // blocks for which there is room behind those that were opened
-    LookQuery own{}, closer{};             // for the classes of a block, and for what a closer look adds
-    std::vector<float> boxes;              // the middle of every block's box, its base the largest
-    std::vector<int32_t> groups, at;       // blocks that were opened, and where in this list each of them is
-    std::vector<float> est, upper;         // [groups][16], of their classes
-    std::vector<int32_t> places;           // of the classes that were scored
-    std::vector<double> z;                 // their logits
-
-    std::vector<int32_t> coming;           // where a look writes which blocks it opened
-    float half[2 * kMostLook];             // the query's side of the middle of a box
-
-    void begin(const Blocks& blocks, const LookQuery& own_look, const LookQuery& closer_look);
-    // The middles of a record of boxes.
-    void middle_of(const Blocks& blocks, const uint8_t* record, int64_t group);
-    // Where a look that opens at most `count` blocks writes which, and their classes' estimates; then how many it opened.
-    int32_t* room(int64_t count, float** est_there, float** upper_there);
-    void passed(int64_t count);
-};
-
 // hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where trees lie beside.
 std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads, const Reach& reach = {});
-// One query's, without a mask.
-SearchResult search_leaving(const Blocks& blocks, const double* hidden, int64_t k, Trail& trail);
 
 }  // namespace headlong

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "by_blocks/answers.h"
-#include "by_blocks/normaliser.h"
 #include "by_blocks/samples.h"
 #include "executor/verbs.h"
 #include "runtime/scratch.h"
@@ -54,34 +53,14 @@ Answer behind(Answer answer, const SearchResult& search) {
 
 }  // namespace
 
-// Whether a vector is of another size than all that radii were learned from, which then say nothing of it.
-bool Reader::unlike(const double* rows, int64_t count) const {
-    if (seen.first <= 0 && seen.second == kInf) return false;
-    const int64_t dim = executor->dim;
-    for (int64_t q = 0; q < count; ++q) {
-        double square = 0;
-        for (int64_t j = 0; j < dim; ++j) square += rows[q * dim + j] * rows[q * dim + j];
-        const double length = std::sqrt(square);
-        if (length < seen.first || length > seen.second) return true;
-    }
-    return false;
+// Large batches share a dense pass, but no look at all classes. Ids that blocks find are no such look.
+bool Reader::densely(int64_t count, double eps) const {
+    return static_cast<double>(count) > (std::isinf(eps) ? dense : std::min(dense, normalised));
 }
 
-// Those, and large batches: they share a dense pass, but no look at all classes. Ids that blocks find are no such look.
-bool Reader::densely(const double* rows, int64_t count, double eps) const {
-    return static_cast<double>(count) > (std::isinf(eps) ? dense : std::min(dense, normalised)) || unlike(rows, count);
-}
-
-// Null where blocks are not worth their while, or were learned for fewer than k.
-const Reader::Choice* Reader::search_for(int64_t count, int64_t k) const {
-    if (k > (count <= blocks_batch ? blocks_most : blocks_together)) return nullptr;
-    const auto here = std::find_if(searches.begin(), searches.end(), [&](const Choice& one) { return one.first == 0 || k <= one.first; });
-    return here == searches.end() ? nullptr : &*here;
-}
-
-// Whether a normaliser goes by rows that are drawn from blocks.
-bool Reader::by_draws(int64_t count, const Question& question) const {
-    return every && !(question.eps >= least) && !searches.empty() && learned_by_blocks(*searches.front().second, question, count);
+// Whether blocks are worth their while.
+bool Reader::searches(int64_t count, int64_t k) const {
+    return blocks != nullptr && k <= (count <= blocks_batch ? blocks_most : blocks_together);
 }
 
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
@@ -90,14 +69,12 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
         asked.delta = codes_delta;
         return ask(*codes, rows, count, asked);
     }
-    const bool dense_only = densely(rows, count, question.eps);
-    if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
-    const bool ids_alone = std::isinf(question.eps), searched = ids_alone ? !unlike(rows, count) : !dense_only && question.eps >= least;
-    const Choice* here = searched ? search_for(count, question.k) : nullptr;
-    if (here == nullptr) return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
-    const int64_t dim = executor->dim, vocab = executor->vocab, wanted = std::max(question.k, here->first);
+    const bool dense_only = densely(count, question.eps), ids_alone = std::isinf(question.eps);
+    const bool searched = (ids_alone || (!dense_only && question.eps >= least)) && searches(count, question.k);
+    if (!searched) return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
+    const int64_t dim = executor->dim, vocab = executor->vocab;
     const Reach reach = ids_alone ? Reach{} : reach_for(question.eps, affine.first, vocab);
-    const std::vector<SearchResult> found = search(*here->second, rows, count, wanted, nullptr, false, question.threads, reach);
+    const std::vector<SearchResult> found = search(*blocks, rows, count, question.k, nullptr, false, question.threads, reach);
     std::vector<Answer> answers(count);
     std::vector<int64_t> left;
     for (int64_t q = 0; q < count; ++q) {
@@ -110,10 +87,10 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
     if (!every) return {};
     Scratch<double> some(left.size() * dim);
     for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * dim, dim, some.data() + i * dim);
-    std::vector<Answer> others = ask(*executor, some.data(), static_cast<int64_t>(left.size()), question, dense_only || !sure);
+    std::vector<Answer> others = ask(*executor, some.data(), static_cast<int64_t>(left.size()), question, dense_only);
     if (ids_alone)
         for (const Answer& other : others)
-            here->second->trial.passed(other.bytes - executor->preview.bytes / static_cast<double>(left.size()));
+            blocks->trial.passed(other.bytes - executor->preview.bytes / static_cast<double>(left.size()));
     for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = behind(std::move(others[i]), found[left[i]]);
     return answers;
 }
@@ -121,29 +98,28 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
 // A search that reaches far enough finds the normaliser with the best class.
 std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question question) const {
     if (by_codes(count, question)) return topk(rows, count, question);
-    const bool dense_only = densely(rows, count, question.eps);
-    if (least <= question.eps && !std::isinf(question.eps) && !dense_only && search_for(count, 1) != nullptr) {
+    const bool dense_only = densely(count, question.eps);
+    if (least <= question.eps && !std::isinf(question.eps) && !dense_only && searches(count, 1)) {
         question.k = 1;
         return topk(rows, count, question);
     }
-    if (by_draws(count, question) && !dense_only) return ask_by_blocks(*executor, *searches.front().second, rows, count, question);
     return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
 }
 
 // Whether draws from all classes go by blocks.
 bool Reader::draws_plainly(int64_t count, const SampleRule& rule) const {
     const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
-    return samples && plain && search_for(count, 1) != nullptr;
+    return samples && plain && searches(count, 1);
 }
 
 bool Reader::draw(const double* row, const SampleRule& rule, int threads, Answer* answer, std::vector<Draw>* draws) const {
-    if (densely(row, 1)) return false;
+    if (densely(1)) return false;
     std::vector<Answer> answers(1);
     bool done = draw_of_best(row, 1, rule, threads, &answers, draws) || draw_of_nucleus(row, 1, rule, threads, &answers, draws);
     if (!done && draws_plainly(1, rule)) {
         Question question;
         question.threads = threads;
-        const SearchResult found = std::move(draw_by_blocks(*executor, *searches.front().second, affine, row, 1, rule, question, draws).front());
+        const SearchResult found = std::move(draw_by_blocks(*executor, *blocks, affine, row, 1, rule, question, draws).front());
         answers.front().rows += found.rows;
         answers.front().bytes += found.bytes;
         done = found.done;
@@ -154,12 +130,12 @@ bool Reader::draw(const double* row, const SampleRule& rule, int threads, Answer
 
 std::vector<Answer> Reader::sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
                                    std::vector<Draw>* draws) const {
-    const bool dense_only = densely(rows, count);
+    const bool dense_only = densely(count);
     std::vector<Answer> answers(count);
-    if (!unlike(rows, count) && draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
+    if (draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
     if (!dense_only && draw_of_nucleus(rows, count, rule, question.threads, &answers, draws)) return answers;
     if (!dense_only && every && draws_plainly(count, rule))
-        return sample_by_blocks(*executor, *searches.front().second, affine, rows, count, rule, question, draws);
+        return sample_by_blocks(*executor, *blocks, affine, rows, count, rule, question, draws);
     if (!every) return {};
     std::vector<Answer> others = headlong::sample(*executor, rows, count, rule, question, dense_only, draws);
     for (int64_t q = 0; q < count; ++q) {  // and what was searched in vain
@@ -178,9 +154,9 @@ bool Reader::draw_of_best(const double* rows, int64_t count, const SampleRule& r
     if (wanted == 0) return false;
     draws->assign(count * rule.n, Draw{});
     const double beta = 1 / rule.temperature, floor = rule.min_p > 0 ? std::log(rule.min_p) : -kInf;
-    for (const Choice* here = search_for(count, wanted); here != nullptr; here = search_for(count, wanted *= 4)) {
-        const int64_t most = std::min(std::max(wanted, here->first), e.vocab);
-        const std::vector<SearchResult> found = search(*here->second, rows, count, most, nullptr, false, threads);
+    for (; searches(count, wanted); wanted *= 4) {
+        const int64_t most = std::min(wanted, e.vocab);
+        const std::vector<SearchResult> found = search(*blocks, rows, count, most, nullptr, false, threads);
         bool enough = true, done = true;
         for (int64_t q = 0; q < count; ++q) {
             Answer& answer = (*answers)[q];
@@ -204,7 +180,7 @@ bool Reader::draw_of_best(const double* rows, int64_t count, const SampleRule& r
 // Draws under top_p, where few classes have so much of the mass that the others do not move the nucleus.
 bool Reader::draw_of_nucleus(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,
                              std::vector<Draw>* draws) const {
-    if (!(least <= edge) || rule.top_p >= 1 || rule.top_k > 0 || search_for(count, 1) == nullptr) return false;
+    if (!(least <= edge) || rule.top_p >= 1 || rule.top_k > 0 || !searches(count, 1)) return false;
     const Executor& e = *executor;
     draws->assign(count * rule.n, Draw{});
     SampleRule behind = rule;  // what comes after top_p
@@ -212,7 +188,7 @@ bool Reader::draw_of_nucleus(const double* rows, int64_t count, const SampleRule
     const double scale = affine.first / rule.temperature;
     const Reach reach{scale, std::log(static_cast<double>(e.vocab)) - std::log(std::expm1(least))};
     for (int64_t q = 0; q < count; ++q) {
-        const SearchResult found = std::move(search(*searches.front().second, rows + q * e.dim, 1, 1, nullptr, false, threads, reach).front());
+        const SearchResult found = std::move(search(*blocks, rows + q * e.dim, 1, 1, nullptr, false, threads, reach).front());
         (*answers)[q].rows += found.rows;
         (*answers)[q].bytes += found.bytes;
         const std::vector<Scored> nucleus = found.done ? nucleus_of(found, rule.top_p, scale, e.vocab) : std::vector<Scored>{};

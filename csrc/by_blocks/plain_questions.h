@@ -16,14 +16,12 @@ constexpr int64_t kFewQueries = 16;  // plan.py has the same
 
 struct Reader {
     const Executor* executor = nullptr;
-    // (k, search): the k best are what it is asked for by whoever wants no more of them (0: as many as are wanted).
-    std::vector<std::pair<int64_t, const Blocks*>> searches;
+    const Blocks* blocks = nullptr;             // or none
     std::pair<double, double> affine{1, 0};     // the link of a layer with blocks
     double dense = kInf;                        // batches beyond it are read densely,
     double normalised = kInf;                   // and smaller ones beyond it where they need a normaliser
     int64_t blocks_batch = 0, blocks_most = 0;  // the batches and k that blocks take,
     int64_t blocks_together = 0;                // and k of larger batches
-    bool sure = true;                           // whether the blocks' bounds hold for every query
     bool every = true;                          // whether the executor knows all classes, so that it may answer what blocks do not
     double least = kInf;                        // the eps from which blocks find normalisers
     double edge = 0;                            // the largest `least` with which they find nuclei, too
@@ -32,7 +30,6 @@ struct Reader {
     const Codes* codes = nullptr;               // what answers where it was timed to be faster, but for a rate of codes_delta
     bool takes[2][3] = {};                      // ids and normalisers of one query, of up to kFewQueries and of more
     double codes_delta = 0;
-    std::pair<double, double> seen{0, kInf};    // the lengths of the vectors that radii were learned from
 
     std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;
     std::vector<Answer> lse(const double* rows, int64_t count, Question question) const;
@@ -47,12 +44,8 @@ struct Reader {
         const int size = count == 1 ? 0 : count <= kFewQueries ? 1 : 2;
         return codes != nullptr && takes[std::isfinite(question.eps)][size] && (std::isinf(question.eps) || executor->link.form == LinkForm::affine);
     }
-    using Choice = std::pair<int64_t, const Blocks*>;
-
-    bool by_draws(int64_t count, const Question& question) const;
-    bool unlike(const double* rows, int64_t count) const;
-    bool densely(const double* rows, int64_t count, double eps = kInf) const;
-    const Choice* search_for(int64_t count, int64_t k) const;
+    bool densely(int64_t count, double eps = kInf) const;
+    bool searches(int64_t count, int64_t k) const;
     bool draws_plainly(int64_t count, const SampleRule& rule) const;
     bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,
                       std::vector<Draw>* draws) const;

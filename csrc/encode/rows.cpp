@@ -152,15 +152,12 @@ class Encoder {
         for (size_t g = 0; g < view.coarse.size(); ++g) {
             const EncodeGroup& group = view.coarse[g];
             const int64_t n = group.stop - group.start, at = static_cast<int64_t>(g) * padded_ + id;
-            float *left = row + group.start, *whole = work + stride_;
+            float* left = row + group.start;
             double size = 0;
-            if (task_.unbiased) std::copy_n(left, n, whole);
             for (const EncodePlane& p : group.planes) size += coded(left, n, p, work, codes, coarse, &(to.scale + padded_ * plane++)[id], &scale);
-            if (task_.unbiased) size *= unbias(to.scale, id, left, whole, n, plane - static_cast<int64_t>(group.planes.size()), plane);
-            // The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased
-            // scale moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
+            // The product with the basis, and what is left being rounded wherever codes were taken from it.
             to.lost[at] = above(left_of(left, n));
-            to.rounded[at] = above((group.unit * length + task_.underflown) * (task_.unbiased ? 4 : 1) + 0x1p-21 * size);
+            to.rounded[at] = above(group.unit * length + task_.underflown + 0x1p-21 * size);
             squares += size * size;
             if (group.cover >= 0) covered[group.cover] += size * size;
         }
@@ -193,16 +190,6 @@ class Encoder {
         if (p.bits < 8) pack_bits(codes, n, p.bits, row + p.place);
         *kept = *scale;
         return size;
-    }
-
-    // Scales the codes c by ‖w‖^2 / <c, w>: what is left is then orthogonal to the row. Returns that factor.
-    double unbias(float* scale, int64_t id, float* left, const float* whole, int64_t n, int64_t from, int64_t to) const {
-        const double inner = lane_sum(n, [&](int64_t j) { return static_cast<double>(whole[j] - left[j]) * whole[j]; });
-        const double square = lane_sum(n, [&](int64_t j) { return static_cast<double>(whole[j]) * whole[j]; });
-        const float factor = inner > 0.2 * square ? static_cast<float>(square / inner) : 1.f;
-        for (int64_t p = from; p < to; ++p) scale[padded_ * p + id] *= factor;
-        for (int64_t j = 0; j < n; ++j) left[j] = whole[j] - (whole[j] - left[j]) * factor;
-        return factor;
     }
 
     // ‖values‖, in float32 but where squares would underflow, and what rounding takes of it.

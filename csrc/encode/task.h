@@ -56,7 +56,6 @@ struct EncodeTask {
     const double *centre = nullptr, *mean = nullptr;
     int64_t vocab = 0, dim = 0, columns = 0;
     std::vector<EncodeView> views;
-    bool unbiased = false;  // scales that leave the rest orthogonal to the row
     double largest = 0, largest_length = 0, largest_base = 0, underflown = 0;  // beyond the first three, a row is not coded
 };
 

@@ -50,9 +50,7 @@ Looked look_and_resolve(const Executor& e, const Source& source, const double* h
     look.together = static_cast<double>(together);
     const int n = look.prepared.n;
     if (keep) look.est.resize(static_cast<size_t>(n) * e.padded);
-    const bool draws = n == 1 && may_draw(e, source, question);
-    if (draws || (n == 1 && question.keep)) look.rad.resize(e.padded);
-    if (draws) look.note_gaps(e.padded);
+    if (n == 1 && question.keep) look.rad.resize(e.padded);
     look_at_all(e, look, question);
     const auto resolve_one = [&](int q, int threads) {
         Answer& answer = answers[look.rows[q]];

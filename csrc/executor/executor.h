@@ -21,10 +21,6 @@ struct Executor : Matrix, Plan {
 
 // Answers for `count` queries [count][dim]; `dense_only` skips the preview.
 std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question, bool dense_only);
-// How far off estimates of each of `count` normalisers are, [count][numbers][tries], if the draws cost as much as each number of `spends`
-// says, those of the first way first, and so many ids are found first as each of `ways` says; NaN where nothing is drawn.
-std::vector<double> try_draws(const Executor& e, const double* hidden, int64_t count, const Question& question,
-                              const std::vector<int64_t>& ways, const std::vector<std::vector<double>>& spends, int tries);
 // Exact logits of m classes for each of them.
 void logits(const Executor& e, const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads, double* out);
 // rule.n draws for each of them.

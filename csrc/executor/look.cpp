@@ -109,11 +109,7 @@ bool gather(const Executor& e, Look& look, const Question& question, int q, int 
     const float top = largest_estimate(e, question, look.rows[q], first, n, est, &finite);
     if (!finite || !is_known(look.prepared.radius[q])) return false;
     const float none = -std::numeric_limits<float>::infinity();
-    float* gaps = look.gaps.empty() ? nullptr : &look.gaps[first / kBlock];
-    if (top == none) {
-        if (gaps != nullptr) std::fill_n(gaps, n / kBlock, 0.f), std::fill_n(&look.tops[first / kBlock], n / kBlock, 0.f);
-        return std::fill_n(rad, n, 0.f), true;
-    }
+    if (top == none) return std::fill_n(rad, n, 0.f), true;
     const float most = e.kernels->radius(look.prepared.radius[q], first, n, rad);
     // A class that is not there has no width: -inf plus an infinite radius would be no number.
     for (int64_t i = 0; i < n && !look.rad.empty() && !(most < -none); ++i) rad[i] = est[i] == none ? 0 : rad[i];
@@ -121,8 +117,7 @@ bool gather(const Executor& e, Look& look, const Question& question, int q, int 
     const float shift = static_cast<float>(e.linked(top) * question.beta);
     Kernels::Sums here{0, 0, 0, 0};
     const float beta = static_cast<float>(question.beta);
-    e.kernels->interval_sums(est, rad, n, most, e.link, beta, shift, &here, gaps == nullptr ? 0.f : narrowed_by(e, question.beta), gaps);
-    if (gaps != nullptr) std::fill_n(&look.tops[first / kBlock], n / kBlock, shift), look.takers[first / kChunk] = thread;
+    e.kernels->interval_sums(est, rad, n, most, e.link, beta, shift, &here);
     masses.join(shift, here);
 
     const size_t k = by_budget(e, look) ? 0 : static_cast<size_t>(question.k);

@@ -38,7 +38,7 @@ struct Prepared {
     std::vector<Strip> strips;    // [segment], of a single query where the kernels take all of them at once
     std::vector<float> x;         // [query][width], or [width][padded] for a large group
     std::vector<float> add;       // [query]: <centre, hidden>
-    std::vector<Radius> radius, likely;  // [query]
+    std::vector<Radius> radius;   // [query]
     std::vector<Apart> apart;         // [query], or empty where it is not known
     std::vector<DeeperQuery> deeper;  // [query][level]
 };
@@ -74,8 +74,6 @@ struct Look {
     std::vector<Part> parts;        // [query][thread]
     Scratch<float> est;             // kept estimates [query][padded vocab], or empty
     Scratch<float> rad;             // and the radii, where a single query was asked to keep both, or empty
-    Scratch<float> gaps, tops;      // where it is to be drawn from: of each kBlock classes the sum of the gaps, and the shift behind it
-    std::vector<int> takers;        // then, too: which thread has a chunk in its caches
     Scratch<float> sampled;         // where they are not kept, those of the sample: [query][sample_size]
     std::vector<Span> spans;        // all classes, in the order of the look
     size_t sample = 0;              // how many of the spans are read first, as a sample of all classes
@@ -89,11 +87,6 @@ struct Look {
     std::vector<double> bytes;      // read so far for each query
     int threads = 1;
 
-    void note_gaps(int64_t padded) {
-        gaps.resize(padded / kBlock);
-        tops.resize(padded / kBlock);
-        takers.assign((padded + kChunk - 1) / kChunk, 0);
-    }
     // The sums of the first `count` pieces.
     Masses joined(int q, int64_t count) const {
         Masses all;

@@ -1,5 +1,5 @@
 // One query's answer from what its group's look found: the ids, then the normaliser. Where intervals alone leave that wider than asked
-// for, here is which way is tried first: learned draws, all classes bounded together, a bet, a proof class by class.
+// for, here is which way is tried first: all classes bounded together, a bet, a proof class by class.
 #include <cmath>
 
 #include "executor/verbs.h"
@@ -40,7 +40,6 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
     if (!(lse.error <= question.eps)) {
         look.wanted[q] = 1;
         if (look.est.empty()) status = Status::keep;
-        else if (learned(e, look, q, question)) status = draw(e, look, q, question, threads, scored, lse, answer);
         else if (const auto found = close_together(e, look, q, question, threads, scored, lse, answer)) status = *found;
         else if (question.delta > 0 && look.source == &e.preview)
             status = bet(e, look, q, question, used(scored, est, upper), threads, scored, lse, answer);

@@ -14,13 +14,11 @@ namespace headlong {
 enum class TermKind : int { norm, quantised, rest, peaks, hidden, one };
 constexpr const char* kTermKinds[] = {"norm", "quantised", "rest", "peaks", "hidden", "one"};  // in this order
 
-
 struct Term {
     TermKind kind;
     int64_t start, stop;
     double factor;
     int row;
-    double likely = 1;  // for the bet on the normaliser alone
     double together = 0;  // errors of all classes are no longer than this times ‖x[start:stop]‖, as one vector; 0: not known
 };
 
@@ -65,17 +63,6 @@ struct Deeper {
     bool adds = false;  // to the estimate of the level before, or replaces it
 };
 
-// How many rows a normaliser within `eps` takes, as queries taught: see plan.Draws and normaliser/by_learned_draws.cpp.
-struct Draws {
-    static constexpr int64_t kTaught = 10;  // ids beside which `beside` was learned
-
-    double eps = 0, spend = 0;   // for the normaliser alone; 0: nothing was learned
-    std::vector<double> narrow;  // what is typical of each level's radius
-    double beside = 0;           // for one beside ids
-    // Of a call for k ids; fewer than were taught are between the two ways to ask.
-    double spent_on(int64_t k) const { return k == 0 ? spend : k < kTaught ? std::max(spend, beside) : beside; }
-};
-
 // A rotation [dim][width], kept as tiles of so many columns, each of which lies in memory without a gap: what is not in the caches is
 // read faster so than as a strip of each row.
 struct Rotation {
@@ -102,7 +89,6 @@ struct Plan {
     Source dense, preview;           // the rows themselves, and the first level
     std::vector<Deeper> deeper;      // the others
     bool has_preview = false;
-    Draws draws;
 };
 
 }  // namespace headlong

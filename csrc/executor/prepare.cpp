@@ -70,8 +70,7 @@ void prepare_one(const Executor& e, const Source& source, int q, const double* r
     const float constant = radius.constant + 0x1p-100f;
     const std::vector<double> halves = halves_of(source.terms, x, lost, norm);
     set_radius(source.terms, source.slack, halves, radius);
-    set_radius(source.terms, source.slack, halves, [](const Term& term) { return term.likely; }, to.likely[q]);
-    radius.constant = to.likely[q].constant = constant;
+    radius.constant = constant;
     if (!to.apart.empty()) set_apart(source.terms, source.slack, halves, x, radius, to.apart[q]);
     for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
         to.deeper[q * e.deeper.size() + level].radius.constant = constant;
@@ -113,7 +112,6 @@ void prepare(const Executor& e, const Source& source, Look& look) {
     to.n = n;
     to.add.assign(n, 0.f);
     to.radius.assign(n, Radius{});
-    to.likely.assign(n, Radius{});
     const auto known = [](const Term& term) { return term.together > 0; };
     to.apart.resize(std::any_of(source.terms.begin(), source.terms.end(), known) ? n : 0);
     to.deeper.resize(source.rotated ? n * e.deeper.size() : 0);

@@ -24,7 +24,6 @@ struct Question {
     uint64_t seed = 0;  // of those rows
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
     bool mask_per_row = false, keep = false;
-    bool learned = true;  // whether what queries taught of those rows may be used
     bool weighs_first = false;  // of a batch: what its first queries took says how the others are read
     int threads = 1;
 };

@@ -33,7 +33,7 @@ std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Que
         const std::vector<float> rad(kChunk, 0.f);
         for (int64_t c = 0; c < e.padded; c += kChunk)
             e.kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, e.padded - c), 0.f, e.link,
-                                   static_cast<float>(question.beta), rest_shift, &sums, 0.f, nullptr);
+                                   static_cast<float>(question.beta), rest_shift, &sums);
         rest = sums.centre;
     } else if (top > none) {  // logits so large that float32 has no digits left for their differences
         for (int64_t i = 0; i < e.vocab; ++i)

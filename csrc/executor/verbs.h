@@ -79,7 +79,7 @@ inline double half_width(double low, double high) { return low > 0 ? 0.5 * std::
 double take_out(const Executor& e, Look& look, int q, const std::vector<Scored>& scored, double beta, float* shift);
 Interval normaliser(const Executor& e, const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
                               const std::vector<float>& est, const std::vector<float>& upper);
-Scratch<float> radii(const Executor& e, const Look& look, int q, int threads, bool likely = false);
+Scratch<float> radii(const Executor& e, const Look& look, int q, int threads);
 void read_deeper(const Executor& e, Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
                            Scratch<float>& rad, Answer& answer);
 // normaliser/joint_error.cpp
@@ -100,13 +100,6 @@ bool score_widest(const Executor& e, Look& look, int q, float edge, double most,
 // normaliser/closer_looks.cpp: the deeper levels that pay first
 Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
                          Weighed& w, Answer& answer);
-
-// normaliser/by_learned_draws.cpp: the normaliser from as many rows as queries taught
-float narrowed_by(const Executor& e, double beta);
-bool may_draw(const Executor& e, const Source& source, const Question& question);
-bool learned(const Executor& e, const Look& look, int q, const Question& question);
-Status draw(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored, Interval& lse,
-            Answer& answer);
 
 // normaliser/by_bet.cpp: the normaliser from a sample
 Status bet(const Executor& e, Look& look, int q, const Question& question, double used, int threads, std::vector<Scored>& scored,

@@ -180,13 +180,11 @@ struct Kernels {
     // low <= sum exp(link(est - rad) * beta - shift), high >= sum exp(link(est + rad) * beta - shift), added up;
     // `most` is the largest radius; high is infinite where a term is beyond exp(87).
     // centre, moved += sum e, sum e * (width of the term's exponent), e = exp(at est).
-    // blocks, where asked for: e (w + w^2 / 2), w = rad * narrow, of each 64 classes, as `drawn` makes it; NaN where a radius is too
-    // wide to say.
     struct Sums {
         double low, high, centre, moved;
     };
     void (*interval_sums)(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
-                          Sums* sums, float narrow, float* blocks);
+                          Sums* sums);
 
     // low[i], high[i] = exp(link(est -/+ rad) * beta - shift), clamped to exp(+-88)
     void (*interval_exps)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift,
@@ -218,16 +216,6 @@ struct Kernels {
     // Takes the classes with u >= edge out: their ids (first + position) are returned, their u becomes 0. sums[g] is what is
     // left in the g-th run of kRun classes, in float64.
     int64_t (*split)(float* u, int64_t n, float edge, int32_t first, int32_t* ids, double* sums);
-
-    // What may be drawn, in one pass: middle = exp(link(est) * beta - shift), gap = middle * (w + w^2 / 2), w = rad * narrow, as far as
-    // float32 goes; 0 and 0 for a class at -inf, whatever its radius. The gaps replace the radii. Classes with gap >= edge are taken out: their ids (first +
-    // position) and gaps are returned, and theirs becomes 0. sums[b] is what is left in the b-th 64 classes; returns the sum of middles.
-    struct Drawn {
-        Link link;
-        float beta, shift, narrow, edge;
-    };
-    double (*drawn)(const Drawn& by, const float* est, float* rad, int64_t n, int32_t first, int32_t* ids, float* gaps, int64_t* count,
-                    double* sums);
 
     // Values of est - rad above `floor`.
     int64_t (*lower_above)(const float* est, const float* rad, int64_t n, float floor, float* out);

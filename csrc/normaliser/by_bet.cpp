@@ -1,4 +1,5 @@
-// The normaliser by a bet on sampled rows: what "over the query" promises (over calibration: by_learned_draws.cpp). Every class has a middle b = exp(estimate) and a gap u that its term is no further away from b:
+// The normaliser by a bet on sampled rows, lost by one query in 1 / delta. Every class has a middle b = exp(estimate) and a gap u that its
+// term is no further away from b:
 //
 //     sum of terms = exact + sum b + (sum u) * E[X],    X = (term - b) / u in [-1, 1] of a class drawn in proportion to u
 //
@@ -27,7 +28,7 @@ double spread_of(const Executor& e, const Look& look, int q, double used) {
     constexpr double kLeast = 2e-4, kMostSpread = 0.1, kMostRadius = 20;
     double squares = 0, gaps = 0;
     for (int64_t i = 0; i < 16; ++i) {
-        const double r = std::min<double>(kMostRadius, look.prepared.likely[q].at(e.vocab * i / 16)), s = used * used * r * r;
+        const double r = std::min<double>(kMostRadius, look.prepared.radius[q].at(e.vocab * i / 16)), s = used * used * r * r;
         if (!(r > 0)) continue;
         squares += (std::exp(2 * s) - 2 * std::exp(s / 2) + 1) / std::expm1(r);
         gaps += std::expm1(r);

@@ -136,7 +136,7 @@ double left_by(const Executor& e, const Look& look, int q, size_t level) {
     double now = 0, then = 0;
     for (int64_t i = 0; i < 16; ++i) {
         const int64_t id = e.vocab * i / 16;
-        const double wide = look.prepared.likely[q].at(id), narrow = query.radius.at(id);
+        const double wide = look.prepared.radius[q].at(id), narrow = query.radius.at(id);
         if (!(wide < 20)) continue;
         now += std::expm1(wide);
         then += std::expm1(narrow);

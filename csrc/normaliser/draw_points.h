@@ -33,31 +33,4 @@ inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, u
     return at;
 }
 
-// One point in each of `count` equal parts of (0, total), in ascending order; `draw` names the noise.
-inline std::vector<double> spread_points(const Kernels& kernels, uint64_t key, uint32_t draw, int64_t count, double total) {
-    const int64_t words = in_blocks(count);
-    Scratch<uint32_t> noise(words);
-    kernels.noise(key, mix(key), draw, 0, words, noise.data());
-    std::vector<double> at(count);
-    const double step = total / static_cast<double>(count);
-    for (int64_t i = 0; i < count; ++i) at[i] = step * (static_cast<double>(i) + (noise[i] + 0.5) * 0x1p-32);
-    return at;
-}
-
-// A place in a line of gaps, and the sum of those before it.
-struct Reached {
-    int64_t i;
-    double sum;
-};
-
-// The first from there on, in steps, that reaches beyond a point. Out of line: inside of the loops around it its numbers lay in memory.
-__attribute__((noinline)) inline Reached reached(const float* gap, int64_t step, int64_t stop, double point, Reached from) {
-    for (; from.i < stop; from.i += step) {
-        const double sum = from.sum + gap[from.i];
-        if (point < sum) break;
-        from.sum = sum;
-    }
-    return from;
-}
-
 }  // namespace headlong

@@ -47,7 +47,7 @@ void weigh(const Executor& e, const Look& look, int q, double beta, int threads,
     over_chunks(chunks, threads, [&](int, int64_t c) {
         float rad[kChunk];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
-        e.kernels->radius(look.prepared.likely[q], first, n, rad);
+        e.kernels->radius(look.prepared.radius[q], first, n, rad);
         sums[c] = e.kernels->gaps(est + first, rad, n, e.link, static_cast<float>(beta), w.shift, w.slop, &w.middle[first],
                                 &w.gap[first]);
     });

@@ -78,11 +78,11 @@ Interval normaliser(const Executor& e, const Look& look, int q, const Question& 
     return {shift + point, error};
 }
 
-Scratch<float> radii(const Executor& e, const Look& look, int q, int threads, bool likely) {
+Scratch<float> radii(const Executor& e, const Look& look, int q, int threads) {
     Scratch<float> rad(e.padded);
     over_chunks((e.padded + kChunk - 1) / kChunk, threads, [&](int, int64_t c) {
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
-        const float most = e.kernels->radius(likely ? look.prepared.likely[q] : look.prepared.radius[q], first, n, &rad[first]);
+        const float most = e.kernels->radius(look.prepared.radius[q], first, n, &rad[first]);
         // A class that is not there has no width: -inf plus an infinite radius would be no number.
         for (int64_t i = first; i < first + n && !(most < std::numeric_limits<float>::infinity()); ++i)
             if (look.est[q * e.padded + i] == -std::numeric_limits<float>::infinity()) rad[i] = 0;

@@ -69,15 +69,13 @@ std::vector<uint8_t> answer_group(const Executor& e, const double* hidden, int64
 
 }  // namespace
 
-// Whether a call is one for ask_side_by_side: sure intervals from codes of the coordinates that lead, and finer ones behind them.
+// Whether a call is one for ask_side_by_side: intervals from codes of the coordinates that lead, and finer ones behind them.
 bool side_by_side(const Executor& e, const Question& question, int64_t count) {
     if (!e.has_preview || count < 2 || question.mask != nullptr || e.budget > 0 || e.link.form != LinkForm::affine || !(e.link_a > 0)) return false;
     if (e.preview.codes == nullptr || !e.preview.rotated || e.rotation.tiles.empty() || e.deeper.size() != 1 || !e.deeper[0].adds) return false;
     if (e.vocab < kLeastClasses || question.k > kMostBest || e.preview.terms.empty()) return false;
     if (question.eps < kInf && !(question.delta > 0)) return false;
     const auto whole = [](const Segment& seg) { return seg.words > 0; };
-    for (const Term& term : e.preview.terms)
-        if (term.likely != 1) return false;
     return std::all_of(e.preview.segments.begin(), e.preview.segments.end(), whole) &&
            std::all_of(e.deeper[0].segments.begin(), e.deeper[0].segments.end(),
                        [&](const Segment& seg) { return whole(seg) && seg.words % 4 == 0; });

@@ -161,7 +161,7 @@ bool Experts::draw_by_blocks(const Route& route, const double* x, double error, 
                              std::vector<Draw>* draws) const {
     const Reader& reader = readers[route.expert];
     // What rounding does to g x decides no nucleus by blocks.
-    if (reader.searches.empty() || (rule.top_p < 1 && rule.top_k == 0 && !(error < kClear))) return false;
+    if (reader.blocks == nullptr || (rule.top_p < 1 && rule.top_k == 0 && !(error < kClear))) return false;
     const int64_t* names = rule.names = ids + starts[route.expert];
     rule.top_k = std::min(rule.top_k, size(route.expert));
     if (!reader.draw(x, rule, threads, answer, draws)) return false;

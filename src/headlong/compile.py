@@ -8,7 +8,7 @@ decided in ``engines/method_choice.py``. A method that promises nothing is never
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import math
 from functools import partial
 from inspect import signature
 from typing import Any, Protocol, overload
@@ -35,7 +35,6 @@ from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 from headlong.number_checks import flag, real, whole
-from headlong.previews.calibrated_radii import lacking
 from headlong.previews.expected_reads import held_out
 from headlong.promise import Promise
 
@@ -45,7 +44,6 @@ STRUCTURED = (
     screens.ScreensEngine,
 )  # fmt: skip
 
-RANDOMNESS = frozenset({"query", "rotation", "calibration"})
 ADAPTED = ("auto", "cascade")
 """Methods whose plan vectors choose and whose promise does not rest on them."""
 
@@ -68,36 +66,34 @@ def compile(
     method: str = "auto",
     *,
     eps: float = 0.01,
-    delta: float = 1e-3,
-    delta_ids: float = 0.0,
-    over: str | Iterable[str] | None = None,
+    delta: float = 1e-6,
+    log_probs: bool = True,
     calibration: Any = None,
+    adapt: bool = False,
     threads: int | None = None,
     seed: int = 0,
-    adapt: bool = False,
     device: str | None = None,
     **options: Any,
 ) -> Engine | Adapting | StructuredEngine | DeviceEngine:
-    """An engine with ``|log p^ - log p| <= eps`` except with probability ``delta``, and right ids except with ``delta_ids``.
+    """An engine whose ids are exact and ``|log p^ - log p| <= eps`` for each query, except with probability ``delta``.
 
     ``layer``        a layer, or a ``torch.nn.Linear``, whose weights are read in place
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
-    ``over``         the randomness behind ``delta`` and ``delta_ids``: "query" (new for each query), "rotation" (drawn once,
-                     at compile time), "calibration" (queries are like the calibration vectors). None: "query"; all three
-                     if ``delta_ids`` is above 0
+    ``delta``        for ids and log-probabilities together; 0: both are proved
+    ``log_probs``    False: ids and logits alone are asked for, which reads less. A call may still name an ``eps``
     ``calibration``  ``[n, dim]``, some thousands of hidden vectors like those of later queries. With them ``cascade`` reads
                      less, and ``svd`` misses less. What is proved holds for every vector
-    ``threads``      of every call; None: ``HEADLONG_THREADS``, else ``OMP_NUM_THREADS``, else all processors
     ``adapt``        True: the engine keeps copies of its first queries, compiles better and better plans from them in the
                      background (some seconds each, in a thread of low priority) and uses them. For "auto" and "cascade".
                      Where the whole layer is read anyway, there is nothing to learn, and the plain engine comes back
+    ``threads``      of every call; None: ``HEADLONG_THREADS``, else ``OMP_NUM_THREADS``, else all processors
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, which returns tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the device of the layer's weight
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
     A structured layer has one engine, that of its kind. Those of mixtures, blocks and experts take calibration vectors.
     """
-    wanted = Promise(checked_eps(eps), real(delta, "delta", 0.0, 1.0), real(delta_ids, "delta_ids", 0.0, 1.0))
-    wanted = wanted._replace(over=admitted(over, wanted))
+    eps, delta = checked_eps(eps), real(delta, "delta", 0.0, 1.0)
+    wanted = Promise(eps if flag(log_probs, "log_probs") else math.inf, delta, delta)
     whole(seed, "seed", 0, 2**64 - 1)
     if is_linear(layer):
         layer = Layer(layer)
@@ -113,10 +109,6 @@ def compile(
             raise OptionError(f"adapt is for a headlong.Layer; a {layer.kind} layer has one engine: leave adapt out")
         return _structured(layer, method, wanted, calibration, threads, seed, options)
     vectors = None if calibration is None else _vectors(calibration, layer.dim, layer.vocab)
-    if over is not None and "calibration" in wanted.over and vectors is None:
-        raise OptionError("over holds 'calibration', but calibration is missing; pass calibration=hidden, or leave it out")
-    if over is None and vectors is not None and not _teach_radii(vectors, wanted):
-        wanted = wanted._replace(over=wanted.over - {"calibration"})  # radii need more; these still choose the plan
     if adapt and method not in ADAPTED:
         raise OptionError(f"adapt is for methods {' and '.join(ADAPTED)}; leave adapt or method out")
     how: dict[str, Any] = {"threads": threads, "seed": seed, "options": options}
@@ -128,14 +120,12 @@ def compile(
 def _adapting(layer: Layer, method: str, wanted: Promise, vectors: Doubles | None, how: dict[str, Any]) -> Engine | Adapting:
     """An engine that learns from its queries, where there is a plan to be learned; the vectors held out are what it expects."""
     like = None
-    if vectors is None:
-        kept = wanted._replace(over=wanted.over - {"calibration"})
-    else:
-        kept, (vectors, like) = wanted, held_out(vectors, "calibration" in wanted.over)
+    if vectors is not None:
+        vectors, like = held_out(vectors)
     engine = _read(layer, method, wanted, vectors, **how)
-    if not engine.plan.levels or "rotation" in engine.promise.over:
+    if not engine.plan.levels:
         return engine
-    return Adapting(engine, partial(_read, layer, method, kept, builders=1, **how), like)
+    return Adapting(engine, partial(_read, layer, method, wanted, builders=1, **how), like)
 
 
 def _read(
@@ -163,25 +153,7 @@ def _read(
     if method == "auto" and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)
-    if method == "auto" and (wanted.delta == 0 or wanted.delta_ids > 0):
-        engine = with_codes(engine, vectors, seed)
-    return engine
-
-
-def admitted(over: str | Iterable[str] | None, wanted: Promise) -> frozenset[str]:
-    """The randomness that may be used: as asked for, or the default of a promise whose ids may fail or may not."""
-    if over is None:
-        return RANDOMNESS if wanted.delta_ids > 0 else frozenset({"query"})
-    found = frozenset({over} if isinstance(over, str) else over)
-    if not found <= RANDOMNESS:
-        raise OptionError(f"over is {sorted(map(str, found))}; expected some of {', '.join(sorted(RANDOMNESS))}")
-    return found
-
-
-def _teach_radii(vectors: Doubles, wanted: Promise) -> bool:
-    """Whether radii may fail, and the vectors can show that learned ones fail as rarely as was asked."""
-    rate = wanted.radii_rate
-    return rate > 0 and lacking(vectors, rate) is None
+    return with_codes(engine, vectors, wanted.delta, seed) if method == "auto" else engine
 
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:
@@ -217,7 +189,6 @@ def _structured(
     if calibration is not None:
         about["calibration"] = _vectors(calibration, layer.dim)
     native.threads(threads)
-    promise = promise._replace(over=frozenset())  # of its parts: each says what it rests on
     chosen = engine.Options(**known(layer.kind, engine.Options, options))
     reason = "asked for" if method == layer.kind else f"the engine for layers of the kind {layer.kind!r}"
     return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason, **about)

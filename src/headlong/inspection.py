@@ -39,7 +39,7 @@ from headlong.report.tables import ReportTable, percent
 Doubles = NDArray[np.float64]
 
 QUERIES = 64
-DEFAULT = Promise(0.01, 0.001, 0.0)
+DEFAULT = Promise(0.01, 1e-6, 0.0)
 """What compile promises where nothing is asked for."""
 RANKED = 16
 """Queries whose ranks in a low-rank preview are counted: every class is scored several times for each."""

@@ -14,7 +14,7 @@ from headlong.engines.method import METHODS, Method
 from headlong.engines.saved.engine import read_engine
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import is_structured, read_structured
-from headlong.errors import InputError, MalformedFileError, UnsupportedError
+from headlong.errors import InputError, MalformedFileError
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import FORMAT as STRUCTURED_LAYER
@@ -24,12 +24,6 @@ from headlong.store import open_file
 LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
 """What files of layers say that they are."""
 
-
-GONE = {
-    "buckets": "'cascade' answers the same questions in less time: compile the layer again, which "
-    "hl.Layer.load(path, weight='layer.weight') reads from this file unless it was saved without"
-}
-"""Methods that were, and what to do with their files."""
 
 
 def load(
@@ -68,8 +62,6 @@ def _load_engine(
     if layer is not None and not isinstance(layer, Layer):
         raise InputError(f"layer is a {type(layer).__name__}; {os.fspath(path)} holds an engine over a headlong.Layer")
     saved = read_engine(path, layer, **how)
-    if saved.method in GONE:
-        raise UnsupportedError(f"{os.fspath(path)} holds an engine of the method '{saved.method}'; {GONE[saved.method]}")
     try:
         method = _configured(saved.method, saved.options)
         engine = Engine(
@@ -82,10 +74,10 @@ def _load_engine(
 
 
 def _configured(name: Any, options: dict[str, Any]) -> Method:
-    """The method with what was filled in, and the options that it still has: a file that was saved before may hold others."""
+    """The method with its options, and with what was filled in."""
     kind = METHODS[name] if isinstance(name, str) and name in METHODS else Method
     filled_in = {field: value for field, value in options.items() if field in kind.filled_in}
-    given = {option: value for option, value in options.items() if option not in kind.retired | kind.filled_in}
+    given = {option: value for option, value in options.items() if option not in kind.filled_in}
     return dataclasses.replace(configured(name, given), **filled_in)
 
 

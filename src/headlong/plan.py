@@ -38,9 +38,6 @@ TERM_KINDS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
 class Term(NamedTuple):
     """The query's half of one summand of the radius; ``row`` of the slack is the other (-1: the term's own position).
 
-    Times ``likely`` (at most 1) it holds but for a rate that the plan's promise names: only the normaliser that is
-    estimated from sampled rows may count on that.
-
     ``together`` times ‖x[start:stop]‖ is no less than the length of the errors of all classes as one vector, as far as this
     row of the slack bounds them (``rest``: this one and that of the ``peaks``); 0: not known. See ``previews/joint_error.py``.
 
@@ -66,7 +63,6 @@ class Term(NamedTuple):
     stop: int
     factor: float = 1.0
     row: int = -1
-    likely: float = 1.0
     together: float = 0.0
 
 
@@ -136,30 +132,6 @@ class Rays(NamedTuple):
     owner: NDArray[np.uint16]
 
 
-TAUGHT = 10
-"""Ids beside which a normaliser's rows are learned; ``csrc/executor/plan.h`` has the same."""
-
-
-class Draws(NamedTuple):
-    """How many rows a normaliser within ``eps`` takes, as calibration vectors taught; see ``previews/learned_draw_counts.py``.
-
-    ``eps``     the promise that they were taught for: calls that ask for another one do without
-    ``spend``   ``spend * (r^2 + r)`` rows are drawn for it alone, ``r`` being the sum of gaps over ``eps`` times that of terms
-    ``narrow``  what is typical of each level's radius, as a share of it; of blocks: of open blocks' classes, and closer looks
-    ``beside``  in place of ``spend`` where the best ids are wanted, too, which are scored first; None: as many
-    """
-
-    eps: float
-    spend: float
-    narrow: tuple[float, ...]
-    beside: float | None = None
-
-    def spent_on(self, k: int) -> float:
-        """The number of a call for ``k`` ids; 0: for the normaliser alone. Fewer than TAUGHT are between the two ways."""
-        beside = self.spend if self.beside is None else self.beside
-        return self.spend if k == 0 else max(self.spend, beside) if k < TAUGHT else beside
-
-
 class Blocks(NamedTuple):
     """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``previews/blocks``.
 
@@ -168,8 +140,6 @@ class Blocks(NamedTuple):
     ``back``          ``[width, dim]`` or None where width is dim: ``x @ back`` is most of ``hidden - mean``, ``left`` the rest
     ``rest``          ``[dim, n]`` int8: the other coordinates are ``left @ rest * rest_scale``, for their lengths alone;
     ``rest_lost``     ``[segments behind width, 3]``: lengths are off by that times ``‖left‖, ‖hidden - mean‖, ‖x‖`` at most.
-                      Without ``back`` and ``rest`` the lengths themselves, as they typically are beside ``‖x‖``: no bound
-                      holds for certain then, and ``answers`` say for which k what they find is right how often
     ``look``          coordinates of x in a box; those up to ``width`` come with the closer look
     ``edges``         ``look = edges[0] < edges[1] < ... = dim``: the segments of x whose lengths every bound takes
     ``order``         ``[16 * groups]`` int32: the class at each place, -1 where there is none
@@ -177,15 +147,11 @@ class Blocks(NamedTuple):
     ``closer``        ``[places, bytes]`` uint8 or None: int8 codes, lengths, scale and unit of single classes
     ``shared``        factors of ``‖x[:look]‖, ‖x[look:width]‖, 1, ‖hidden - mean‖`` in what a record's last length multiplies;
     ``closer_shared`` the same of the closer look
-    ``factor``        of the lengths of the segments: 1, or less where that was learned
-    ``answers`` ``(k, factor)`` with k rising: those that were learned for the k best to be right, for no more than the last
-                k and for no other set of classes; () where ``factor`` holds for every class
     ``most``          classes that ``batch`` queries at once may be asked for, ``together`` those that more queries may
     ``least``         the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
     ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
                       a closer look has what is left of a class beside its ray
     ``samples``       whether plain samples go by blocks
-    ``draws``         what queries taught about a normaliser's sample of open blocks; None: normalisers do not go by blocks
     ``trial``         bytes, but for the answers' rows, beyond which a search was in vain: where most were, few are made
     """
 
@@ -203,13 +169,10 @@ class Blocks(NamedTuple):
     closer: NDArray[np.uint8] | None
     shared: tuple[float, ...]
     closer_shared: tuple[float, ...]
-    factor: float = 1.0
     batch: int = 2
     most: int = 64
-    answers: tuple[tuple[int, float], ...] = ()
     least: float = math.inf
     rays: Rays | None = None
-    draws: Draws | None = None
     samples: bool = False
     together: int = 0
     trial: float = math.inf
@@ -269,10 +232,8 @@ class Plan(NamedTuple):
     ``levels``    coarse to fine; none: every query is read densely
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
     ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
-    ``draws``     what queries taught about the normaliser's sample; None: it is bet on
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
     ``codes``     rotated codes, which answer what was timed to be faster by them; None: there are none
-    ``seen``      the lengths of hidden vectors that learned radii are for: a call with others is read densely; None: all
     """
 
     mean: Array | None
@@ -284,8 +245,6 @@ class Plan(NamedTuple):
     dense: Dense = Dense()
     arrays: Mapping[str, Array] | None = None
     blocks: Blocks | None = None
-    draws: Draws | None = None
-    seen: tuple[float, float] | None = None
     codes: Codes | None = None
 
 

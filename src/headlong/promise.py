@@ -1,4 +1,4 @@
-"""What an engine promises of its answers, and how parts of an answer that may fail share the rate that is allowed."""
+"""What an engine promises of its answers."""
 
 from __future__ import annotations
 
@@ -7,44 +7,41 @@ from typing import NamedTuple
 
 
 class Promise(NamedTuple):
-    """``|log p^ - log p| <= eps`` except with probability ``delta``; ids exact except with probability ``delta_ids``.
+    """``ids exact and |log p^ - log p| <= eps`` for each query, except with probability ``delta``.
 
-    Per row; 0 means proved, ``eps=inf`` and ``delta_ids=1`` mean no promise. ``over`` names the randomness the
-    probabilities are taken over: "query" (fresh per query), "rotation", "calibration".
+    ``delta`` 0 means proved and 1 means no promise; ``eps=inf`` says nothing of log-probabilities. ``delta_ids`` is a fact of
+    the engine: 0 where its ids are proved whatever ``delta`` is, else ``delta``.
     """
 
     eps: float
     delta: float
     delta_ids: float
-    over: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        ids = {0.0: "ids proved", 1.0: "ids not promised"}.get(self.delta_ids, f"ids but for {self.delta_ids:g}")
+        if self.delta >= 1:
+            return "nothing promised"
         if math.isinf(self.eps):
-            return f"{ids}, log-probabilities not promised"
-        rate = "proved" if self.delta == 0 else f"but for {self.delta:g}"
-        over = f" over {' and '.join(sorted(self.over))}" if self.over else ""
-        return f"{ids}, log-probabilities within {self.eps:g} nats {rate}{over}"
+            return f"ids {_exact(self.delta_ids)}, log-probabilities not promised"
+        within = f"log-probabilities within {self.eps:g} nats"
+        if self.delta_ids == 0 < self.delta:
+            return f"ids proved, {within} {but_for(self.delta)}"
+        return f"ids and {within} proved" if self.delta == 0 else f"ids exact and {within}, {but_for(self.delta)}"
 
     @property
     def ids_rate(self) -> float:
-        """How often radii that ids rest on may fail: as ids may, and half as often as the normaliser, whose sample has the
-        rest."""
-        return self.delta_ids if math.isinf(self.eps) else min(self.delta_ids, self.delta / 2)
-
-    @property
-    def radii_rate(self) -> float:
-        """How often learned radii may fail; where ids are proved, those of the normaliser alone."""
-        return self.ids_rate if self.delta_ids > 0 else self.delta / 2
-
-    @property
-    def radii(self) -> str:
-        """Which radii keep it: "sure", "likely", "calibrated" or "rotation"."""
-        if self.delta_ids > 0:
-            return "rotation" if "rotation" in self.over else "calibrated"
-        return "likely" if "calibration" in self.over else "sure"
+        """How often radii that ids rest on may fail; a sampled normaliser has the other half."""
+        return self.delta_ids / 2
 
     @property
     def sample_rate(self) -> float:
-        """How often a sampled normaliser may be off: radii that may fail take their half of ``delta``."""
-        return self.delta / 2 if self.over & {"calibration", "rotation"} else self.delta
+        """How often a sampled normaliser may be off."""
+        return self.delta / 2 if self.delta_ids > 0 else self.delta
+
+
+def _exact(rate: float) -> str:
+    return "proved" if rate == 0 else f"exact {but_for(rate)}"
+
+
+def but_for(rate: float) -> str:
+    """``1e-6 -> "but for one in 1,000,000"``, rounded so that it never says less than the rate."""
+    return f"but for one in {math.floor(1 / rate * (1 + 1e-12)):,}" if rate <= 0.1 else f"but for {rate:.3g} of all queries"

@@ -31,7 +31,6 @@ from headlong.engines.methods.one_look import OneLook
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.calibrated_radii import lacking
 from headlong.promise import Promise
 from headlong.report.tuning import Crossing, Report, Trial, crossover, reasons
 
@@ -67,8 +66,7 @@ def tune(
     *,
     k: int = 10,
     eps: float = 0.01,
-    delta: float = 1e-3,
-    delta_ids: float = 0.0,
+    delta: float = 1e-6,
     threads: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -84,7 +82,7 @@ def tune(
     held = held[:: -(-len(held) // HELD)]
     task = Task(
         layer, calibration, held, Truth.of(layer, held, k), k,
-        {"eps": eps, "delta": delta, "delta_ids": delta_ids, "threads": threads, "seed": seed},
+        {"eps": eps, "delta": delta, "threads": threads, "seed": seed},
     )  # fmt: skip
     count = native.threads(threads)
     with measure.pinned(count):
@@ -136,31 +134,19 @@ class _Contest:
 
 
 def _tournament(task: Task, progress: Progress) -> _Contest:
-    """Codes of everything, prefixes from wide to narrow, the best of them without one of its parts, narrower radii, no plan."""
+    """Codes of everything, prefixes from wide to narrow, the best of them without one of its parts, few bits, no plan."""
     contest = _Contest(task, progress)
     contest.meet("int8", width=0)
     if task.layer.dim > WIDTHS[0] and task.layer.dim <= task.layer.vocab:
-        best = contest.climb("prefix", FIRST_WIDTH, over="query")
+        best = contest.climb("prefix", FIRST_WIDTH)
         width = best.options["width"]
         contest.meet(f"prefix {width}, no int8 level", ONE_LOOK, width=width)
         contest.meet("2.5 bits where the energy is", bits=2.5)
-        if _may_fail(task, learned=True):
-            contest.climb("calibrated", width, over=("query", "calibration"))
     if task.layer.dim >= WIDTHS[0]:
-        contest.meet("4 bits, random rotation", bits=4, over="query")
-        if _may_fail(task):
-            contest.meet("4 bits over the rotation", bits=4, over=("query", "rotation"))
-            contest.meet("2 bits over the rotation", bits=2, over=("query", "rotation"))
+        contest.meet("4 bits where the energy is", bits=4)
     contest.meet("full", "full")
     progress(len(contest.trials), len(contest.trials))
     return contest
-
-
-def _may_fail(task: Task, learned: bool = False) -> bool:
-    """Whether the promise leaves room for radii that may fail, and for learned ones whether there are enough vectors."""
-    asked = task.compiled
-    rate = Promise(asked["eps"], asked["delta"], asked["delta_ids"]).ids_rate
-    return rate > 0 and (not learned or lacking(task.calibration, rate) is None)
 
 
 def _built(task: Task, method: str, options: dict[str, Any]) -> tuple[Engine, float]:
@@ -168,7 +154,8 @@ def _built(task: Task, method: str, options: dict[str, Any]) -> tuple[Engine, fl
     start = time.perf_counter()
     if method == ONE_LOOK:
         how = dict(task.compiled)
-        wanted = Promise(how.pop("eps"), how.pop("delta"), how.pop("delta_ids"), frozenset({"query"}))
+        eps, delta = how.pop("eps"), how.pop("delta")
+        wanted = Promise(eps, delta, delta)
         engine = reading(task.layer, OneLook(**options), wanted, vectors, **how)
     else:
         engine = headlong.compile(task.layer, method, calibration=vectors, **task.compiled, **options)

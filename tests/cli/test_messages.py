@@ -133,12 +133,12 @@ def test_a_near_option_is_suggested(typed: str, meant: str) -> None:
 
 
 def test_options_are_named_as_they_are_typed(files: Path) -> None:
-    names = {"delta_ids": "--delta-ids", "k": "-k"}
-    assert as_spelt("delta_ids is 2; k=3 and delta", names) == "--delta-ids is 2; -k=3 and delta"
+    names = {"log_probs": "--log-probs", "k": "-k"}
+    assert as_spelt("log_probs is 2; k=3 and delta", names) == "--log-probs is 2; -k=3 and delta"
     assert as_spelt("a --k is 2", {"k": "-k"}) == "a --k is 2"
     assert as_spelt("--option k is no option", {"k": "-k"}) == "--option k is no option"
     out = files / "e.safetensors"
-    assert "--delta-ids is 2" in refused("compile", files / "layer.safetensors", "-o", out, "--delta-ids", 2)
+    assert "--delta is 2" in refused("compile", files / "layer.safetensors", "-o", out, "--delta", 2)
     assert "-k is 900" in refused("topk", files / "layer.safetensors", files / "h.npy", "-k", 900)
     line = refused("bench", files / "layer.safetensors", "--way", "sideways")
     assert "--way is sideways; expected cold or loop, or both" in line

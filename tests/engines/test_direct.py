@@ -29,13 +29,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "default": {"method": "cascade"},
     "ids": {"method": "cascade", "eps": math.inf, "calibration": HIDDEN[:1000], "blocks": False},
     "blocks": {"method": "cascade", "eps": math.inf, "calibration": HIDDEN[:1000], "blocks": True},
-    "ids but for 0.01": {
-        "method": "cascade",
-        "eps": math.inf,
-        "calibration": HIDDEN[:2500],
-        "delta_ids": 0.01,
-        "over": "calibration",
-    },
     "everything proved": {"method": "cascade", "eps": 0.05, "delta": 0.0},
 }
 CAPPED = hl.Layer(LAYER.weight, LAYER.bias, hl.SoftCap(5.0))
@@ -164,15 +157,6 @@ def test_tensors_get_tensors(engines: dict[str, Any]) -> None:
 def test_no_seed_is_a_fresh_one(engines: dict[str, Any]) -> None:
     first, second = (engines["default"].sample(vectors("default", 9), 4) for _ in range(2))
     assert (first.score != second.score).all()
-
-
-def test_vectors_of_another_size_are_read_densely(engines: dict[str, Any]) -> None:
-    for verb, more in (("topk", {}), ("lse", {}), ("sample", {"top_k": 3, "seed": 1})):
-        ours, theirs = both(engines["ids but for 0.01"], verb, 1e6 * HIDDEN[2500:2502], **more)
-        assert ours.cost.dense.all() and theirs.cost.dense.all()
-        same(ours, theirs)
-        near, _ = both(engines["ids but for 0.01"], verb, HIDDEN[2500:2502], **more)
-        assert verb == "lse" or not near.cost.dense.all()
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ from thinned import in_turn
 PREFIX = "cascade, calibrated"
 READERS = [*(name for name in METHODS if name != "adaptive"), PREFIX]  # test_adaptive.py: it promises nothing
 """Every registered method, and the cascade once more: calibration vectors give it a prefix and a second level."""
-WANTED = hl.Promise(0.01, 0.0, 0.0, frozenset({"query"}))
-PROVING = [name for name in READERS if METHODS[name.split(",")[0]]().promise(WANTED, False).delta_ids == 0]
+WANTED = hl.Promise(0.01, 0.0, 0.0)
+PROVING = [name for name in READERS if METHODS[name.split(",")[0]]().promise(WANTED).delta_ids == 0]
 FLOAT64 = 2.0**-50
 assert {method.name for method in BUILT_IN} <= set(METHODS)
 FILTERS: list[dict[str, Any]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from oracle import check_topk, check_within, truth
-from plans import DEAR, decaying
+from plans import DEAR
 from rates import check_rate, tail
 
 STAKES = {0.98: 0.5, 0.7: 0.2, 0.45: 0.12, 0.25: 0.08, 0.12: 0.06, 0.05: 0.04}
@@ -97,7 +96,7 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str,
     exact = truth(layer, hidden[:50])
     failures, sampled = 0, 0
     engine = hl.compile(layer, "cascade", eps=0.02, delta=0.1, width=width, calibration=hidden[100:], threads=2)
-    assert engine.promise == hl.Promise(0.02, 0.1, 0.0, frozenset({"query"}))
+    assert engine.promise == hl.Promise(0.02, 0.1, 0.0)
     for seed in range(SEEDS):
         reader = reader_of(engine, threads=2, seed=seed)
         found = reader.topk(hidden[:50], 5)
@@ -113,56 +112,6 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str,
 def reader_of(engine: Engine, **options: int) -> Engine:
     """The engine with other threads or another seed: compiling it again would take most of a test's time."""
     return Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, **options)
-
-
-def taught(vocab: int = 4000, **options: float) -> tuple[Engine, np.ndarray, np.ndarray]:
-    """An engine that learned how many rows to draw, vectors that it has not seen, and their normalisers."""
-    layer, _ = flat_layer(vocab)
-    hidden = np.random.default_rng(8).standard_normal((900, layer.dim))
-    asked = {"eps": 0.02, "delta": 0.1, "width": 16} | options
-    engine = hl.compile(layer, "cascade", over={"query", "calibration"}, calibration=hidden[:700], threads=2, **asked)  # type: ignore[call-overload]
-    return engine, hidden[700:], truth(layer, hidden[700:]).lse
-
-
-@pytest.mark.parametrize("level", native.levels())
-def test_learned_draws_fail_at_most_with_delta_and_read_less(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    engine, hidden, exact = taught()
-    assert engine.plan.draws is not None and engine.plan.draws.eps == 0.02
-    assert engine.promise == hl.Promise(0.02, 0.1, 0.0, frozenset({"query", "calibration"}))
-    failures, read, count = 0, [], 40 if level == native.REFERENCE else len(hidden)
-    for seed in range(SEEDS):
-        reader = reader_of(engine, seed=seed)
-        alone = [reader.topk(row[None], 5) for row in hidden[:40]]
-        together = reader.lse(hidden[:count])
-        assert all(top.proved.all() and top.error[0] <= 0.02 for top in alone)
-        failures += sum(abs(top.lse[0] - lse) > 0.02 for top, lse in zip(alone, exact, strict=False))
-        failures += int((np.abs(together.lse - exact[:count]) > 0.02).sum())
-        read.append(np.mean([top.cost.bytes[0] for top in alone]))
-    check_rate(failures, (40 + count) * SEEDS, 0.1)
-    assert failures > 0 or level == native.REFERENCE, "a promise that never fails reads too much"
-    if level != native.REFERENCE:
-        bet = Engine(engine.layer, engine.method, engine.plan._replace(draws=None), engine.norms, engine.promise)
-        assert np.mean(read) < 1.1 * np.mean([bet.topk(row[None], 5).cost.bytes[0] for row in hidden[:40]])
-
-
-def test_what_was_learned_answers_what_it_was_learned_for() -> None:
-    """Another eps, a mask, a temperature: the bet decides, as if nothing had been learned."""
-    engine, hidden, _ = taught()
-    plain = Engine(engine.layer, engine.method, engine.plan._replace(draws=None), engine.norms, engine.promise)
-    assert (engine.lse(hidden[:9]).lse != plain.lse(hidden[:9]).lse).any()
-    asked: list[dict[str, object]] = [{"eps": 0.03}, {"exclude": [1, 2, 3]}, {"eps": 0.03, "allowed": np.arange(3000)}]
-    for other in asked:
-        assert (engine.lse(hidden[:9], **other).lse == plain.lse(hidden[:9], **other).lse).all()  # type: ignore[arg-type]
-    assert engine.at_temperature(2.0).plan.draws is None
-
-
-def test_learned_draws_are_saved(tmp_path: Path) -> None:
-    engine, hidden, _ = taught()
-    engine.save(tmp_path / "head.safetensors")
-    loaded = hl.load(tmp_path / "head.safetensors", threads=2)
-    assert isinstance(loaded, Engine) and loaded.plan.draws == engine.plan.draws
-    assert np.abs(loaded.lse(hidden[:9]).lse - engine.lse(hidden[:9]).lse).max() < 1e-9
 
 
 @pytest.mark.parametrize("level", native.levels())
@@ -198,59 +147,29 @@ def test_answers_come_back_the_same() -> None:
 
 
 def test_the_trained_layer_keeps_the_default_promise(trained: Layer, trained_hidden: np.ndarray) -> None:
-    """0.01 nats but for one in a thousand, over seven seeds; ids as float64 has them; 13 % of float32's bytes at most."""
+    """0.01 nats but for one in a million, over seven seeds; ids as float64 has them; 13 % of float32's bytes at most."""
     calibration, hidden = trained_hidden[:4096], trained_hidden[4096::16]
     exact = truth(trained, hidden)
     built = hl.compile(trained, calibration=calibration)
-    assert built.promise == hl.Promise(0.01, 1e-3, 0.0, frozenset({"query"}))
-    failures = 0
+    assert built.promise == hl.Promise(0.01, 1e-6, 0.0)
     for seed in range(SEEDS):
         engine = reader_of(built, seed=seed)
         found = engine.topk(hidden, 10)
         assert found.proved.all() and (found.error <= 0.01).all()
-        failures += int((np.abs(found.lse - exact.lse) > 0.01).sum())
+        check_rate(int((np.abs(found.lse - exact.lse) > 0.01).sum()), len(hidden), 1e-6)
         for b, reference in enumerate(exact.logits):
             check_topk(reference, found.ids[b], found.logits[b], float(exact.rounding[b]))
-    check_rate(failures, len(hidden) * SEEDS, 1e-3)
     read = np.mean([built.topk(row[None], 10).cost.bytes[0] for row in hidden[:64]])
     assert read <= 0.13 * trained.vocab * trained.dim * 4
 
 
-@pytest.mark.parametrize("far", [1e6, 1e-6])
-def test_radii_learned_at_another_scale_are_harmless(far: float, tmp_path: Path) -> None:
-    """Queries of another size than all calibration vectors are none of those that radii were learned for: all is proved."""
-    layer, hidden = decaying(9001, 64, 1.5)
-    every_row = hl.compile(layer, "full").topk(hidden[:1], 5).cost.bytes
-    options = {"eps": 0.1, "delta": 0.05, "delta_ids": 0.05, "over": ["query", "calibration"], "threads": 1, "width": 8}
-    engine = hl.compile(layer, "cascade", calibration=far * hidden, **options)
-    engine.save(tmp_path / "engine.safetensors")
-    exact = truth(layer, hidden[:100])
-    for one in (engine, hl.load(tmp_path / "engine.safetensors", threads=1)):
-        found = one.topk(hidden[:100], 5)
-        for b, reference in enumerate(exact.logits):
-            check_topk(reference, found.ids[b], found.logits[b], float(exact.rounding[b]))
-        assert found.proved.all() and found.cost.dense.all()
-        check_within(found.lse, exact.lse, found.error, 1e-9)
-        check_within(one.lse(hidden[:4]).lse, exact.lse[:4], np.full(4, 0.1), 1e-9)
-    like = hl.compile(layer, "cascade", calibration=hidden[100:], **options).topk(hidden[:1], 5)
-    assert like.cost.bytes != every_row, "queries like those that radii were learned from are what they are for"
-    assert engine.topk(hidden[:1], 5).cost.bytes == every_row
-
-
-@pytest.mark.exhaustive
-def test_the_trained_layer_pays_what_its_promise_costs(trained: Layer, trained_hidden: np.ndarray) -> None:
-    """Over calibration too, a normaliser within 0.01 is at most a quarter more than the ids by the look at all classes."""
-    calibration, hidden = trained_hidden[::2], trained_hidden[1::16]
-    engine = hl.compile(trained, "cascade", over={"query", "calibration"}, calibration=calibration, blocks=False)
-    exact, read, failures = truth(trained, hidden).lse, [], 0
-    for seed in range(SEEDS):
-        reader = reader_of(engine, seed=seed)
-        found = reader.lse(hidden)
-        assert (found.error <= 0.01).all()
-        failures += int((np.abs(found.lse - exact) > 0.01).sum())
-    check_rate(failures, len(hidden) * SEEDS, 1e-3)
-    for row in hidden[:64]:
-        both, ids = engine.topk(row[None], 10), engine.topk(row[None], 10, eps=np.inf)
-        read.append(both.cost.bytes[0] / ids.cost.bytes[0])
-        assert both.proved.all() and (both.ids == ids.ids).all()
-    assert np.mean(read) <= 1.25
+def test_a_nucleus_that_a_bet_decides_is_the_exact_one() -> None:
+    """The same seeds draw the same classes, but for delta."""
+    layer, hidden = flat_layer(4000)
+    engine = hl.compile(layer, "cascade", delta=0.1, calibration=hidden[200:], width=16, threads=1)
+    exact = hl.compile(layer, "full", threads=1)
+    other = 0
+    for seed, one in enumerate(hidden[:200]):
+        drawn, true = (each.sample(one[None], top_p=0.6, n=1, seed=seed).ids for each in (engine, exact))
+        other += bool((np.asarray(drawn) != np.asarray(true)).any())
+    check_rate(other, 200, 0.1)

@@ -66,31 +66,14 @@ void intervals(Check& check) {
     };
     check.same("interval_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
         Kernels::Sums sums{1, 2, 3, 4};
-        k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums, 0.f, nullptr);
+        k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums);
         put(out, sums.low), put(out, sums.high), put(out, sums.centre), put(out, sums.moved);
-    });
-    const float narrow = noise.uniform(0, 1);
-    check.same("interval_sums by blocks", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        Kernels::Sums sums{1, 2, 3, 4};
-        std::vector<float> blocks(c.n / 64);
-        k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums, narrow, blocks.data());
-        put(out, sums.centre), put(out, sums.moved), put(out, blocks);
     });
     check.same("interval_exps", [&](const Kernels& k, std::vector<uint8_t>& out) {
         arrays(out, [&](float* low, float* high) { k.interval_exps(c.est.data(), c.rad.data(), c.n, link, beta, shift, low, high); });
     });
     check.same("gaps", [&](const Kernels& k, std::vector<uint8_t>& out) {
         arrays(out, [&](float* middle, float* gap) { put(out, k.gaps(c.est.data(), c.rad.data(), c.n, link, beta, shift, slop, middle, gap)); });
-    });
-    const Kernels::Drawn drawn{link, beta, shift, noise.uniform(0, 1), std::exp(noise.uniform(-20, 5))};
-    check.same("drawn", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        std::vector<float> rad = c.rad, gaps(c.n);
-        std::vector<int32_t> ids(c.n);
-        std::vector<double> sums(c.n / 64);
-        int64_t count = 0;
-        put(out, k.drawn(drawn, c.est.data(), rad.data(), c.n, 64, ids.data(), gaps.data(), &count, sums.data()));
-        put(out, ids.data(), count), put(out, gaps.data(), count);
-        put(out, rad), put(out, sums);
     });
     const float z = noise.uniform(-8, 8);
     const Kernels::Boundary at{z, std::nextafterf(z, kNever), std::nextafterf(z, -kNever), noise.uniform(0, 1), std::exp(noise.uniform(-9, 1)),

@@ -11,11 +11,9 @@ from headlong import native
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.native.planes import Plane
-from headlong.plan import deinterleave, padded, row_bytes, unpack
+from headlong.plan import deinterleave, row_bytes, unpack
 from headlong.previews.encode import Encoded, Group, Groups, encode, encode_all, part_of
-from headlong.previews.few_bits import DEEPER, Planes, groups_of, lost_by
-from headlong.previews.int8 import mean_row
-from headlong.previews.random_rotations import random_basis
+from headlong.previews.few_bits import DEEPER, lost_by
 from headlong.previews.whitening import Basis, whiten
 
 EIGHT = (8, "absmax")
@@ -127,22 +125,6 @@ def test_threads_do_not_matter() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("level", native.levels())
-def test_unbiased_scales(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
-    """What they leave is orthogonal to the row."""
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    rng = np.random.default_rng(0)
-    layer = Layer(rng.standard_normal((70, 48)).astype(np.float32))
-    basis = random_basis(48, mean_row(layer.weight), 5)
-    groups = groups_of(Planes(((0, 48, (2, 1)),), 4, 0.1))
-    found = encode(layer, basis, groups, 1, True)
-    rotated = (layer.weight - basis.centre) @ basis.back
-    left = rotated - read(found, groups, 0, 70)
-    assert (np.abs((left * rotated).sum(axis=1)) < 1e-5 * (rotated**2).sum(axis=1)).all()
-    assert (np.linalg.norm(left, axis=1) <= found.lost[0, :70] + found.rounded[0, :70]).all()
-    assert len(found.uncoded) == padded(70)
-
-
 def test_six_bits_of_what_four_leave_are_closer_than_eight_of_the_whole() -> None:
     rows = np.random.default_rng(0).standard_normal((200, 576)).astype(np.float32)
     lost = {}
@@ -159,18 +141,17 @@ def unturned(layer: Layer) -> Basis:
 
 
 @pytest.mark.parametrize("level", native.levels()[1:])
-@pytest.mark.parametrize("unbiased", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", GROUPS)
 def test_native_encoders_write_what_numpy_does_bit_for_bit(
-    monkeypatch: pytest.MonkeyPatch, level: str, dtype: str, dim: int, unbiased: bool
+    monkeypatch: pytest.MonkeyPatch, level: str, dtype: str, dim: int
 ) -> None:
     """Every field, given the same rotated rows."""
     layer, groups = layer_of(dim, dtype), groups_for(dim)
     made = []
     for isa in (level, native.REFERENCE):
         monkeypatch.setenv("HEADLONG_ISA", isa)
-        made.append(encode(layer, unturned(layer), groups, 1, unbiased))
+        made.append(encode(layer, unturned(layer), groups))
     assert len(np.unique(made[0].codes)) > min(dim, 40) and made[0].scale.any()
     for name, ours, reference in zip(Encoded._fields, *made, strict=True):
         np.testing.assert_array_equal(ours, reference, err_msg=name)

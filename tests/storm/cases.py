@@ -73,8 +73,6 @@ class Case:
     calibration: str
     eps: float
     delta: float
-    delta_ids: float
-    over: str
     mask: str
     k: int
     threads: int
@@ -93,13 +91,10 @@ def _around_tastes(case: Case, rng: np.random.Generator) -> Case:
     """The case on a layer that rays are for, asked for blocks."""
     options = ({"blocks": True}, {"blocks": True, "width": 0}, {"blocks": True, "width": 8})[int(rng.integers(3))]
     vocab, dim = int(rng.choice([5_000, 12_103, 20_011])), int(rng.choice([16, 48, 64, 100]))
-    over, delta_ids = ("query", 0.0) if case.method != "cascade" or case.over == "rotation" else (case.over, case.delta_ids)
-    calibration, eps = case.calibration, case.eps
-    if over == "query":
-        calibration, eps = ("none", "good", "good", "alien")[int(rng.integers(4))], (0.01, 0.1, math.inf)[int(rng.integers(3))]
+    calibration, eps = ("none", "good", "good", "alien")[int(rng.integers(4))], (0.01, 0.1, math.inf)[int(rng.integers(3))]
     return replace(
         case, vocab=vocab, dim=dim, batch=min(case.batch, MOST_LOGITS // vocab), spectrum=TASTES, method="cascade",
-        options=options, over=over, delta_ids=delta_ids, calibration=calibration, eps=eps,
+        options=options, calibration=calibration, eps=eps,
     )  # fmt: skip
 
 
@@ -119,20 +114,12 @@ def _any(number: int, rng: np.random.Generator) -> Case:
     if method in MAKERS:
         vocab = min(vocab, LARGE_TREE)
     calibration = one(CALIBRATIONS, [8, 6, 2, 1, 1, 1, 1, 1]) if method in ("cascade", "auto", "mixture") else "none"
-    eps, delta = one([0.01, 0.1, 1e-4, math.inf], [6, 3, 1, 2]), one([1e-3, 0.05, 0.0], [3, 4, 3])
+    eps, delta = one([0.01, 0.1, 1e-4, math.inf], [6, 3, 1, 2]), one([1e-6, 1e-3, 0.05, 0.0], [2, 2, 3, 3])
     if "blocks" in options and rng.random() < 0.5:
         eps = math.inf  # ids alone: what blocks are for
-    over, delta_ids = "query", 0.0
-    if method == "cascade" and delta > 0 and not math.isinf(eps):
-        if calibration not in ("none",) and "bits" not in options and rng.random() < 0.4:
-            over, delta_ids = one(["calibration", "likely"]), 0.05
-        elif options.get("bits") in (1, 2, 4, 8) and rng.random() < 0.4:
-            over, delta_ids = "rotation", 0.05
-    if over == "likely":
-        delta_ids = 0.0
     return Case(
         number, vocab, dim, batch, float(spread), one(SPECTRA), one([*DTYPES]), one(BIASES, [3, 2, 1]),
-        one([*LINKS], [8, 1, 1, 1, 1]), method, options, calibration, float(eps), float(delta), delta_ids, over,
+        one([*LINKS], [8, 1, 1, 1, 1]), method, options, calibration, float(eps), float(delta),
         one(["none", "few", "most", "by row", "exclude"], [6, 1, 1, 1, 1]), int(min(vocab, one([1, 5, 10, 100], [3, 4, 3, 1]))),
         one([1, 2, 3], [3, 3, 1]), bool(rng.random() < 0.7),
     )  # fmt: skip
@@ -244,7 +231,7 @@ def compiled(case: Case, layer: Any, options: Any, threads: int | None = None) -
         return one(layer, case.method, options)
     cuts = sorted({0, layer.vocab // 3, 2 * layer.vocab // 3, layer.vocab})
     parts = [slice(*pair) for pair in itertools.pairwise(cuts)]
-    share = options | {"delta": options["delta"] / len(parts), "delta_ids": options["delta_ids"] / len(parts)}
+    share = options | {"delta": options["delta"] / len(parts)}
     layers = [Layer(layer.weight[at], None if layer.bias is None else layer.bias[at], layer.link) for at in parts]
     return here([one(part, "cascade", share) for part in layers])
 

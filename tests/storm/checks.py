@@ -51,9 +51,7 @@ def run(case: Case) -> Found:
 
     found = Found()
     thrown = build(case)
-    options = dict(case.options) | {"eps": case.eps, "delta": case.delta, "delta_ids": case.delta_ids, "seed": case.number}
-    also = {"likely": ["calibration"], "query": []}.get(case.over, [case.over])
-    options |= {"over": ["query", *also]}
+    options = dict(case.options) | {"eps": case.eps, "delta": case.delta, "seed": case.number}
     if thrown.vectors is not None:
         options["calibration"] = thrown.vectors
     try:
@@ -67,11 +65,10 @@ def run(case: Case) -> Found:
     marks = class_mask(masks.get("allowed"), masks.get("exclude"), len(hidden), case.vocab)
     live = None if marks is None else np.broadcast_to(marks == 1, (len(hidden), case.vocab))
     facts, whole = facts_of(thrown, live), facts_of(thrown, None)
-    trust = case.calibration in ("good", "none") or "calibration" not in engine.promise.over
-    _topk(found, case, engine, hidden, facts, masks, trust)
-    _ids_alone(found, case, engine, hidden, facts, masks, trust)
-    _given(found, engine, hidden, whole, trust)
-    _lse(found, engine, hidden, facts, masks, trust)
+    _topk(found, case, engine, hidden, facts, masks)
+    _ids_alone(found, case, engine, hidden, facts, masks)
+    _given(found, engine, hidden, whole)
+    _lse(found, engine, hidden, facts, masks)
     _sample(found, case, engine, hidden, facts, masks)
     repeated(found, case, engine, thrown, options, facts, masks)
     return found
@@ -98,7 +95,7 @@ def _slack(engine: Any, facts: Truth) -> Any:
     return 4 * facts.rounding * steep + 2.0**-48 * (1 + finite) + engine.layer.vocab * 2.0**-52
 
 
-def _stated(found: Found, where: str, engine: Any, off: Any, error: Any, slack: Any, trust: bool) -> None:
+def _stated(found: Found, where: str, engine: Any, off: Any, error: Any, slack: Any) -> None:
     """``off`` is within ``error`` but for the promise's delta."""
     if np.isnan(off).any() or np.isnan(error).any():
         found.fault(where, f"NaN: off {off}, error {error}")
@@ -109,23 +106,23 @@ def _stated(found: Found, where: str, engine: Any, off: Any, error: Any, slack: 
         if broken.any():
             row = int(np.argmax(off - error))
             found.fault(where, f"row {row} off by {off[row]:.6g}, stated {error[row]:.6g}, delta 0")
-    elif trust:
-        found.count(f"normaliser, delta {promise.delta:g} over {' and '.join(sorted(promise.over)) or 'nothing'}", broken)
+    else:
+        found.count(f"normaliser, delta {promise.delta:g}", broken)
     if not math.isinf(promise.eps) and engine.name not in WITHOUT_PROMISE and (error > promise.eps * (1 + 1e-9) + slack).any():
         found.fault(where, f"error {error.max():.6g} beyond eps {promise.eps:g}")
 
 
-def _topk(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, masks: Any, trust: bool) -> None:
+def _topk(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, masks: Any) -> None:
     top = engine.topk(hidden, case.k, **masks)
     right = ranked(found, "topk", top, facts, engine.name)
     promise = engine.promise
-    _proved(found, "topk", case, engine, top, right, masks, trust)
+    _proved(found, "topk", case, engine, top, right, masks)
     there = (top.ids >= 0) & right[:, None]
     expected = np.take_along_axis(facts.log_probs, np.maximum(top.ids, 0), 1)
     with np.errstate(invalid="ignore"):
         off = np.max(np.where(there, np.abs(top.log_probs - expected), 0.0), axis=1, initial=0.0)
     if engine.name not in WITHOUT_PROMISE and not math.isinf(promise.eps):
-        _stated(found, "topk", engine, off, top.error, _slack(engine, facts), trust)
+        _stated(found, "topk", engine, off, top.error, _slack(engine, facts))
 
 
 def ranked(found: Found, where: str, top: Any, facts: Truth, name: str = "") -> Flags:
@@ -160,24 +157,24 @@ def check_order(reference: Any, ids: Any, slack: float) -> None:
     assert left.max() <= reference[some].min(initial=np.inf) + slack, f"class {int(np.argmax(left))} is better than {some[-1]}"
 
 
-def _proved(found: Found, where: str, case: Case, engine: Any, top: Any, right: Flags, masks: Any, trust: bool) -> None:
+def _proved(found: Found, where: str, case: Case, engine: Any, top: Any, right: Flags, masks: Any) -> None:
     """Ids are proved where that is promised, and fail as seldom as is promised elsewhere."""
     promise = engine.promise
     if engine.name in WITHOUT_PROMISE:
         return
     if promise.delta_ids == 0 and not top.proved.all() and case.method != "experts":  # where gates tie, rounding decides
         found.fault(where, "delta_ids is 0 and a row is not proved")
-    if 0 < promise.delta_ids < 1 and trust:
-        found.count(f"ids, delta_ids {promise.delta_ids:g} over {' and '.join(sorted(promise.over))}", ~right & ~top.proved)
+    if 0 < promise.delta_ids < 1:
+        found.count(f"ids, delta {promise.delta_ids:g}", ~right & ~top.proved)
 
 
-def _ids_alone(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, masks: Any, trust: bool) -> None:
+def _ids_alone(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, masks: Any) -> None:
     """The same ranking without a normaliser, which other code answers: blocks of classes, a look without a bet."""
     top = engine.topk(hidden, case.k, eps=math.inf, **masks)
-    _proved(found, "ids alone", case, engine, top, ranked(found, "ids alone", top, facts, engine.name), masks, trust)
+    _proved(found, "ids alone", case, engine, top, ranked(found, "ids alone", top, facts, engine.name), masks)
     if np.isnan(top.log_probs).any() or np.isnan(top.lse).any():
         found.fault("ids alone", "NaN")
-    if not trust or engine.name in WITHOUT_PROMISE or "calibration" in engine.promise.over or engine.promise.delta_ids > 0:
+    if engine.name in WITHOUT_PROMISE or engine.promise.delta_ids > 0:
         return
     sure = np.isfinite(top.error) & np.isfinite(facts.lse)
     off = np.abs(top.lse[sure] - facts.lse[sure])
@@ -185,7 +182,7 @@ def _ids_alone(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth,
         found.fault("ids alone", f"lse off by {off.max():.6g}, stated {top.error[sure]}")
 
 
-def _given(found: Found, engine: Any, hidden: Any, facts: Truth, trust: bool) -> None:
+def _given(found: Found, engine: Any, hidden: Any, facts: Truth) -> None:
     ids = np.random.default_rng(len(hidden)).integers(0, engine.layer.vocab, (len(hidden), 3))
     answer = engine.log_prob(hidden, ids)
     found.rows += len(hidden)
@@ -199,17 +196,17 @@ def _given(found: Found, engine: Any, hidden: Any, facts: Truth, trust: bool) ->
     if (off > 2 * facts.rounding + sums).any():
         found.fault("log_prob", f"logits off by {off.max():.6g}")
     if engine.name not in WITHOUT_PROMISE and not math.isinf(engine.promise.eps):
-        _stated(found, "log_prob", engine, far.max(axis=1), answer.error, _slack(engine, facts), trust)
+        _stated(found, "log_prob", engine, far.max(axis=1), answer.error, _slack(engine, facts))
 
 
-def _lse(found: Found, engine: Any, hidden: Any, facts: Truth, masks: Any, trust: bool) -> None:
+def _lse(found: Found, engine: Any, hidden: Any, facts: Truth, masks: Any) -> None:
     if engine.name in WITHOUT_PROMISE or math.isinf(engine.promise.eps):
         return
     answer = engine.lse(hidden, **masks)
     found.rows += len(hidden)
     with np.errstate(invalid="ignore"):
         off = np.where(answer.lse == facts.lse, 0.0, np.abs(answer.lse - facts.lse))
-    _stated(found, "lse", engine, off, answer.error, _slack(engine, facts), trust)
+    _stated(found, "lse", engine, off, answer.error, _slack(engine, facts))
 
 
 def _sample(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, masks: Any) -> None:

@@ -47,9 +47,8 @@ def recommender(number: int, vocab: int = VOCAB, dim: int = DIM) -> Case | None:
 def cost(case: Case) -> dict[str, Any] | None:
     """Time over the dense scan's, and what was read; None where the case is refused."""
     thrown = build(case)
-    options = dict(case.options) | {"eps": case.eps, "delta": case.delta, "delta_ids": case.delta_ids, "seed": case.number}
-    also = {"likely": ["calibration"], "query": []}.get(case.over, [case.over])
-    options |= {"over": ["query", *also]} | ({} if thrown.vectors is None else {"calibration": thrown.vectors})
+    options = dict(case.options) | {"eps": case.eps, "delta": case.delta, "seed": case.number}
+    options |= {} if thrown.vectors is None else {"calibration": thrown.vectors}
     try:
         engine = compiled(case, thrown.layer, options)
     except HeadlongError:

@@ -49,7 +49,6 @@ def engines(rng: np.random.Generator) -> Iterator[tuple[str, Any, int]]:
     asked: dict[str, tuple[str, dict[str, Any]]] = {
         "full": ("full", {}), "codes": ("cascade", {}), "few bits": ("cascade", {"bits": 4}), "adaptive": ("adaptive", {}),
         "calibrated": ("cascade", {"calibration": vectors}), "blocks": ("cascade", {"blocks": True, "eps": np.inf}),
-        "learned": ("cascade", {"calibration": vectors, "over": "calibration", "delta_ids": 0.05}),
         "svd": ("svd", {"calibration": vectors}),
     }  # fmt: skip
     for name, (method, options) in asked.items():

@@ -161,7 +161,7 @@ class Record:
 
         found = []
         for kind, trials in self.data["trials"].items():
-            failures, words = self.data["failures"].get(kind, 0), kind.split(" over ")[0].split()
+            failures, words = self.data["failures"].get(kind, 0), kind.split()
             lower = float(beta.ppf(SURE, failures, trials - failures + 1)) if failures else 0.0
             if lower > float(words[-1]):
                 found.append(f"{kind}: {failures} of {trials}")

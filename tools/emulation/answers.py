@@ -76,9 +76,8 @@ def write(folder: Path, count: int) -> None:
         if case.vocab * case.dim > LARGEST or case.method == "shards":
             continue
         thrown = build(case)
-        over = {"likely": ["calibration"], "query": []}.get(case.over, [case.over])
-        options = dict(case.options) | {"eps": case.eps, "delta": case.delta, "delta_ids": case.delta_ids, "seed": case.number}
-        options |= {"over": ["query", *over]} | ({} if thrown.vectors is None else {"calibration": thrown.vectors})
+        options = dict(case.options) | {"eps": case.eps, "delta": case.delta, "seed": case.number}
+        options |= {} if thrown.vectors is None else {"calibration": thrown.vectors}
         here = folder / f"{case.number:04d}"
         try:
             engine = compiled(case, thrown.layer, options)

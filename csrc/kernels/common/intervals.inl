@@ -30,22 +30,14 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
 // An affine link moves by r = slope * rad, so one exponential does: with S = sum e^est and M = sum e^est r,
 // sum e^(est - r) >= S e^(-M / S) (Jensen) and sum e^(est + r) <= S + M (e^R - 1) / R, R the largest r (a chord).
 // A table moves by no more than its steepest slope times rad: its ends are those, here and where rows leave the sums.
-template <bool Blocks>
-void one_exponential(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, double* sum, double* moved, float narrow,
-                     float* blocks) {
-    constexpr int64_t kSixtyFour = 64;
+void one_exponential(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, double* sum, double* moved) {
     for (int64_t start = 0; start < n; start += kPiece) {
         const int64_t stop = start + kPiece < n ? start + kPiece : n;
         F all = F{}, moves = F{};
-        for (int64_t i = start; i < stop;) {
-            F gaps = F{};
-            for (const int64_t end = i + kSixtyFour < stop ? i + kSixtyFour : stop; i < end; i += LANES) {
-                const F term = vexp(vlink(link, load(est + i)) * beta - shift), r = load(rad + i), w = r * narrow;
-                all += term;
-                moves += term * r;
-                if (Blocks) gaps += term * (w + w * w * 0.5f);
-            }
-            if (Blocks) *blocks++ = sum_lanes(gaps);
+        for (int64_t i = start; i < stop; i += LANES) {
+            const F term = vexp(vlink(link, load(est + i)) * beta - shift);
+            all += term;
+            moves += term * load(rad + i);
         }
         *sum += sum_lanes(all);
         *moved += sum_lanes(moves);
@@ -53,15 +45,11 @@ void one_exponential(const float* est, const float* rad, int64_t n, Link link, f
 }
 
 void interval_sums_of(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
-                      Kernels::Sums* sums, float narrow, float* blocks) {
+                      Kernels::Sums* sums) {
     const float slope = link.a * beta;
-    if (link.form == LinkForm::softcap || !(most * slope < 40.f)) {
-        for (int64_t i = 0; blocks != nullptr && i < n; i += 64) *blocks++ = __builtin_nanf("");
-        return two_exponentials(est, rad, n, link, beta, shift, sums);
-    }
+    if (link.form == LinkForm::softcap || !(most * slope < 40.f)) return two_exponentials(est, rad, n, link, beta, shift, sums);
     double sum = 0, moved = 0;
-    if (blocks != nullptr) one_exponential<true>(est, rad, n, link, beta, shift, &sum, &moved, narrow, blocks);
-    else one_exponential<false>(est, rad, n, link, beta, shift, &sum, &moved, 0.f, nullptr);
+    one_exponential(est, rad, n, link, beta, shift, &sum, &moved);
     if (!(sum > 0)) return;
     moved *= slope;
     const double top = static_cast<double>(most) * slope;
@@ -98,35 +86,6 @@ double gaps_of(const float* est, const float* rad, int64_t n, Link link, float b
         sum += sum_lanes(all);
     }
     return sum;
-}
-
-double drawn_of(const Kernels::Drawn& by, const float* est, float* rad, int64_t n, int32_t first, int32_t* ids, float* gaps, int64_t* count,
-                double* sums) {
-    constexpr int64_t kSixtyFour = 64;
-    double mass = 0;
-    int64_t came = 0;
-    for (int64_t start = 0; start < n; start += kSixtyFour) {
-        F all = F{}, rest = F{};
-        for (int64_t i = start; i < start + kSixtyFour; i += LANES) {
-            const F e = load(est + i), w = vmin(load(rad + i) * by.narrow, splat(1e9f));
-            const I there = e > splat(-kInfinity);
-            const F middle = pick(there, vexp(vlink(by.link, e) * by.beta - by.shift), F{});
-            F gap = pick(there, vmin(middle * (w + w * w * 0.5f), splat(1e37f)), F{});
-            const I wide = gap >= splat(by.edge);
-            all += middle;
-            if (any(wide)) {
-                for (int j = 0; j < LANES; ++j)
-                    if (wide[j]) ids[came] = first + static_cast<int32_t>(i) + j, gaps[came++] = gap[j];
-                gap = pick(wide, F{}, gap);
-            }
-            rest += gap;
-            store(rad + i, gap);
-        }
-        mass += sum_lanes(all);
-        sums[start / kSixtyFour] = sum_lanes(rest);
-    }
-    *count = came;
-    return mass;
 }
 
 void below_of(const float* mass, const float* high, const float* rad, const float* other, int64_t n, float edge, Kernels::Below* sums) {

@@ -40,7 +40,7 @@ class OneLine(TyperGroup):
         sys.exit(status)
 
     def _options(self, args: Any) -> dict[str, str]:
-        """``{"delta_ids": "--delta-ids"}`` of the command that was asked for."""
+        """``{"log_probs": "--log-probs"}`` of the command that was asked for."""
         words = sys.argv[1:] if args is None else list(args)
         command = next((self.commands[word] for word in words if word in self.commands), None)
         params = command.params if command is not None else []
@@ -48,7 +48,7 @@ class OneLine(TyperGroup):
 
 
 def as_spelt(fault: str, options: Mapping[str, str]) -> str:
-    """``"delta_ids is 2" -> "--delta-ids is 2"``: what the library calls by a name, as the command line spells it."""
+    """``"top_k is -1" -> "--top-k is -1"``: what the library calls by a name, as the command line spells it."""
     known = "|".join(sorted(map(re.escape, options), key=len, reverse=True))
     if not known:
         return fault

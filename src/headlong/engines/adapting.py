@@ -8,9 +8,8 @@
     again       when there are some times as many, and so on until there are enough
     drift       queries that read twice as much as those that the plan was made from: new ones are kept, and all begins again
 
-What is promised does not change: ids stay proved, ``eps`` and ``delta`` stay what they were, and vectors choose only what is
-read. Which rows a normaliser draws does change with the plan, and so may the last digits within ``eps``: an answer is the same
-bytes for the same plan only.
+What was asked for stays: ``eps`` and ``delta`` are as they were, and vectors choose only what is read. Which rows a normaliser
+draws does change with the plan, and so may the last digits within ``eps``: an answer is the same bytes for the same plan only.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ import numpy as np
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
 from headlong.engines.watched_verbs import WatchedVerbs
-from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.previews.expected_reads import Call, Expected, Kinds, by_kind, held_out, watched
@@ -237,11 +235,9 @@ class Adapting(WatchedVerbs, Changeable):
         _yielding()
         while queries.enough:  # others may have come while the plan was compiled
             before, count = self._now, queries.count
-            vectors, like = held_out(queries.vectors(), "calibration" in before.promise.over)
+            vectors, like = held_out(queries.vectors())
             try:
                 engine = always_searching(self._again(vectors))
-                if engine.promise != before.promise:
-                    raise OptionError(f"the plan would promise {engine.promise} in place of {before.promise}")
                 before.kept()  # refuses a layer that was written to: its new plan would not be that of this engine
             except Exception as error:  # nobody waits for this thread: whatever it was is told by the next call
                 self.trouble = f"{type(error).__name__}: {error}"

@@ -49,14 +49,6 @@ class Asked(NamedTuple):
     few_classes: bool
 
 
-def unlike(hidden: Doubles, seen: tuple[float, float] | None) -> bool:
-    """Whether a vector is of another size than all that radii were learned from, which then say nothing of it."""
-    if seen is None:
-        return False
-    lengths = np.sqrt(np.einsum("ij,ij->i", hidden, hidden))
-    return bool(((lengths < seen[0]) | (lengths > seen[1])).any())
-
-
 def checked_hidden(hidden: Any, dim: int, name: str = "hidden", vocab: int | None = None) -> Doubles:
     """``[batch, dim]`` in float64, finite and within float32's range."""
     rows, largest = widened(hidden_rows(hidden, dim, name, vocab))

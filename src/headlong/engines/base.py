@@ -26,7 +26,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.dtypes import UNIT
-from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k, unlike
+from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k
 from headlong.engines.by_blocks import BlockReader
 from headlong.engines.by_codes import CodesReader
 from headlong.engines.class_masks import check_some_left
@@ -194,15 +194,15 @@ class Engine(Changeable, Common):
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.kind)
 
     def at_temperature(self, value: float) -> Engine:
-        """This engine with the link ``f(z) / value``: same plan, same arrays; ``delta`` 0 if ``over`` is at most "query"."""
+        """This engine with the link ``f(z) / value``: same plan, same arrays; normalisers are proved where ids are."""
         link = self.layer.link
         if not isinstance(link, Affine):
             raise OptionError(f"the layer's link is {link}; expected a scale and shift, which a temperature can join")
         scale = real(value, "temperature", *RANGES["temperature"])
         layer = Layer(self.layer.weight, self.layer.bias, Affine(link.scale / scale, link.shift / scale), name=self.layer.name)
-        promise = self.promise._replace(delta=0.0) if self.promise.over <= {"query"} else self.promise
+        promise = self.promise._replace(delta=0.0) if self.promise.delta_ids == 0 else self.promise
         return Engine(
-            layer, self.method, self.plan._replace(draws=None), self.norms, promise,
+            layer, self.method, self.plan, self.norms, promise,
             threads=self._threads, seed=self.seed, stamp=self._stamp, watch=self._watch,
         )  # fmt: skip
 
@@ -243,12 +243,11 @@ class Engine(Changeable, Common):
             plan = plan._replace(blocks=plan.blocks._replace(batch=few, together=0))
         return self._by(plan, self._threads, self.reason if reason is None else reason)
 
-    def with_plan(self, plan: Plan, reason: str) -> Engine:
-        """The same layer by another plan; ids by codes may fail as normalisers may."""
-        found = self._by(plan, self._threads, reason)
-        if plan.codes is not None:
-            found.promise = self.promise._replace(delta_ids=self.promise.delta)
-        return found
+    def with_plan(self, plan: Plan, delta: float, reason: str) -> Engine:
+        """The same layer by another plan, whose answers by codes may fail with ``delta``."""
+        promise = self.promise if plan.codes is None else self.promise._replace(delta=delta, delta_ids=delta)
+        parts = self.layer, self.method, plan, self.norms, promise
+        return Engine(*parts, threads=self._threads, seed=self.seed, reason=reason, stamp=self._stamp, watch=self._watch)
 
     def _alone(self) -> Engine:
         """The same engine for a thread that takes no others to help."""
@@ -284,7 +283,7 @@ class Engine(Changeable, Common):
     def _dense(self, asked: Asked, eps: float = math.inf) -> bool:
         dense = self.plan.dense
         most = dense.batch if math.isinf(eps) else min(dense.batch, dense.normalised)
-        return len(asked.hidden) > most or unlike(asked.hidden, self.plan.seen)
+        return len(asked.hidden) > most
 
     def _listed(self, asked: Asked) -> ListedClasses:
         assert asked.mask is not None

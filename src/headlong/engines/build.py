@@ -50,7 +50,7 @@ def reading(
     """
     count = native.threads(threads) if builders is None else builders
     norms = checked_norms(layer, count)
-    promise = reader.promise(wanted, vectors is not None)
+    promise = reader.promise(wanted)
     try:
         plan = reader.plan(layer, vectors, count, promise)
     except np.linalg.LinAlgError as error:
@@ -134,5 +134,4 @@ def part(
     if method not in READERS:
         raise OptionError(f"parts is {method!r}; expected one of {', '.join(READERS)}")
     name, reason = choose(layer, wanted, vectors is not None) if method == "auto" else (method, "asked for")
-    wanted = wanted._replace(over=frozenset({"query"}))
     return reading(layer, METHODS[name](), wanted, vectors, threads=threads, seed=seed, reason=reason)

@@ -3,8 +3,6 @@
     topk(eps=inf), sample(top_k=...), sample(min_p=...)      need no normaliser: blocks first
     topk, lse within eps      where few classes have all the mass: those that reach ``lse - log V + log(e^(2 eps) - 1)`` are
                               scored, and the others together are within eps: proved
-    topk, lse within an eps that calibration vectors taught, one or two at once      from rows drawn from open blocks and a few
-                              others (csrc/by_blocks/normaliser.cpp)
     sample()                  few classes have noise that lets them win whatever their logits are; of the others only large
                               logits can, and those are found as in a top-k
     sample(top_p=...)         there, too: where that little mass leaves no doubt of the nucleus
@@ -22,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.engines.arguments import unlike
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
 from headlong.engines.reference.block_nucleus import nucleus_reached
 from headlong.engines.reference.block_reach import Reach, reached, within
@@ -47,37 +44,28 @@ FIRST_ASKED = 16
 
 
 class BlockReader:
-    """The verbs of an executor, ``beneath`` answering what blocks do not.
-
-    ``sure``  whether bounds hold for every query; where they were learned, a query that is given up is read densely
-    """
+    """The verbs of an executor, ``beneath`` answering what blocks do not."""
 
     def __init__(self, layer: Layer, plan: Plan, beneath: native.Executor) -> None:
         assert plan.blocks is not None
         blocks, share = plan.blocks, plan.dense.share
-        self.crossover, self.seen = plan.dense.batch, plan.seen
+        self.crossover = plan.dense.batch
         self.batch, self.most, self.together = blocks.batch, blocks.most, blocks.together
         self.beneath, self.vocab = beneath, layer.vocab
         self.link: Link = evaluated(layer.link)
-        self.sure = blocks.factor == 1.0
         level = native.isa()
-
-        def search(factor: float) -> Any:
-            narrow = blocks._replace(factor=factor)
-            if level == native.REFERENCE:
-                return BlockSearch(layer.weight, layer.bias, narrow, share)
-            return native.blocks(layer.weight, layer.bias, narrow, share, level)
-
-        self.learned = bool(blocks.answers)
-        self.searches = [(k, search(factor)) for k, factor in blocks.answers] or [(0, search(blocks.factor))]
+        self.search: Any = (
+            BlockSearch(layer.weight, layer.bias, blocks, share)
+            if level == native.REFERENCE
+            else native.blocks(layer.weight, layer.bias, blocks, share, level)
+        )
         kind, *numbers = self.link.lowered()
         self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" else None
         self.native = level != native.REFERENCE and self.affine is not None
         known = isinstance(beneath, Reference) or native.is_native(beneath)
-        plain = self.sure and not self.learned and self.affine is not None
-        self.least = blocks.least if known and plain else math.inf
-        self.drawn = blocks.draws is not None and native.is_native(beneath)  # what was learned is of its draws
-        self.samples = blocks.samples and known and plain
+        plain = known and self.affine is not None
+        self.least = blocks.least if plain else math.inf
+        self.samples = blocks.samples and plain
         self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
@@ -89,26 +77,19 @@ class BlockReader:
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        drawn = self._drawn(hidden, k, eps, mask, dense, threads, delta, seed)
-        if drawn is not None:
-            return drawn
         searched = self._alone(hidden, dense) if math.isinf(eps) else not dense
         if eps < self.least or not searched or not self.takes(len(hidden), k, mask):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         if not math.isinf(eps):
             found = self.within(hidden, k, mask, threads, eps)
             return found if found[5].all() else self._finished(found, hidden, k, eps, mask, dense, threads, delta, seed)
-        wide, search = self._for(k)
         if self.native:  # one call from the vectors to the answer
             assert self.affine is not None
-            *answer, all_done = search.answer(hidden, wide, mask, threads, *self.affine)
-            if wide > k:
-                answer[:3] = (np.ascontiguousarray(part[:, :k]) for part in answer[:3])
+            *answer, all_done = self.search.answer(hidden, k, mask, threads, *self.affine)
             if all_done:
                 return tuple(answer)
             return self._finished(tuple(answer), hidden, k, eps, mask, dense, threads, delta, seed)
-        ids, logits, rows, read, _, done = search.topk(hidden, wide, mask, threads)
-        ids, logits = ids[:, :k], logits[:, :k]
+        ids, logits, rows, read, _, done = self.search.topk(hidden, k, mask, threads)
         exponents = self.link(logits) if k else logits
         lse = lse_of(exponents)
         log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
@@ -123,22 +104,11 @@ class BlockReader:
         if self.least <= eps < math.inf and not dense and self.takes(len(hidden), 1, mask):
             _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, dense, threads, delta, seed)
             return (lse, error, *cost)
-        drawn = self._drawn(hidden, 1, eps, mask, dense, threads, delta, seed)
-        if drawn is not None:
-            return drawn[3], drawn[4], *drawn[6:]
         return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
-
-    def _drawn(
-        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float, seed: int
-    ) -> Answer | None:
-        """As :meth:`topk`, the normaliser from rows drawn from blocks; None where nothing was learned for what is asked."""
-        if not self.drawn or eps >= self.least or dense or mask is not None or delta <= 0:
-            return None
-        return native.topk_by_block_draws(self.capsule, self.searches[0][1].capsule, hidden, k, eps, threads, delta, seed)
 
     def within(self, hidden: Doubles, k: int, mask: Mask, threads: int, eps: float) -> Answer:
         """As :meth:`topk`, the normaliser from the classes that a search reached; "proved" says which queries it answered."""
-        search, affine = self.searches[0][1], self.affine
+        search, affine = self.search, self.affine
         assert affine is not None
         if isinstance(self.beneath, Reference):
             return within(search, self.beneath.matrix, hidden, k, mask, (affine[0], affine[1]), eps)
@@ -147,7 +117,7 @@ class BlockReader:
 
     def _reached(self, hidden: Doubles, mask: Mask, threads: int, reach: Reach) -> tuple[Any, ...]:
         """One query's ids and logits from ``floor`` up, which are all within the reach, ``floor``, rows, bytes, done."""
-        search = self.searches[0][1]
+        search = self.search
         if isinstance(search, BlockSearch):
             return reached(search, hidden, mask, reach)
         found: tuple[Any, ...] = search.reached(hidden, mask, threads, *reach)
@@ -161,7 +131,7 @@ class BlockReader:
         left = np.flatnonzero(~answer[5])
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
         rest = np.ascontiguousarray(hidden[left])
-        finish(answer, left, self.beneath.topk(rest, k, eps, own, dense or not self.sure, threads, delta, seed), rows=6)
+        finish(answer, left, self.beneath.topk(rest, k, eps, own, dense, threads, delta, seed), rows=6)
         return answer
 
     def sample(
@@ -212,7 +182,7 @@ class BlockReader:
         n, temperature, _, _, _, seed, row0, class0 = filters
         if self.native:
             assert self.affine is not None
-            one, two = self.capsule, self.searches[0][1].capsule
+            one, two = self.capsule, self.search.capsule
             return native.sample_by_blocks(one, two, hidden, n, temperature, seed, row0, mask, threads, class0, self.affine)
         *answer, done = self.plain_draws(hidden, filters, mask)
         for row in np.flatnonzero(~done):
@@ -227,7 +197,7 @@ class BlockReader:
         n, temperature, _, _, _, seed, row0, class0 = filters
         assert self.affine is not None
         rule = Rule(n, temperature, seed, row0, class0, names)
-        ids, *found, done = samples(self.searches[0][1], hidden, rule, self.affine, mask)
+        ids, *found, done = samples(self.search, hidden, rule, self.affine, mask)
         proved, dense = np.ones(ids.shape, bool), np.zeros(len(hidden), bool)
         return (named(ids, names), *found[:2], proved, *found[2:], dense, done)
 
@@ -254,20 +224,13 @@ class BlockReader:
             parts.append((*drawn, np.ones(drawn[0].shape, bool), np.array([rows]), np.array([read]), np.zeros(1, bool)))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
-    def _for(self, k: int) -> tuple[int, Any]:
-        """How many to search for where ``k`` are asked for, and by which bounds."""
-        if not self.learned:
-            return k, self.searches[0][1]
-        return next((most, search) for most, search in self.searches if k <= most)
-
     def _alone(self, hidden: Doubles, dense: bool) -> bool:
         """Whether ids alone may be searched for: large batches share a dense pass, but no search is a look at all classes."""
-        return not dense or (len(hidden) > self.crossover and not unlike(hidden, self.seen))
+        return not dense or len(hidden) > self.crossover
 
     def takes(self, batch: int, k: int, mask: Mask = None) -> bool:
-        """Whether blocks are worth their while; bounds that were learned for the answer are about the best of all classes."""
-        known = not self.learned or (mask is None and k <= self.searches[-1][0])
-        return 0 < k <= (self.most if batch <= self.batch else self.together) and known
+        """Whether blocks are worth their while."""
+        return 0 < k <= (self.most if batch <= self.batch else self.together)
 
     def _kept(
         self, hidden: Doubles, filters: Filters, count: int, mask: Mask, threads: int
@@ -276,9 +239,7 @@ class BlockReader:
         logits = np.empty((len(hidden), 0))
         rows, read = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))
         while self.takes(len(hidden), count):
-            wide, search = self._for(count)
-            ids, logits, more, bytes_, _, done = search.topk(hidden, wide, mask, threads)
-            ids, logits = ids[:, :count], logits[:, :count]
+            ids, logits, more, bytes_, _, done = self.search.topk(hidden, count, mask, threads)
             rows, read = rows + more, read + bytes_
             if not done.all():
                 break

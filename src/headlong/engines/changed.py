@@ -102,7 +102,7 @@ class Changed(Merged):
         if self.rows is None:
             return None
         looked = self.settled.plan.levels and self.rows.weight.size >= LOOKED
-        wanted = self.promise._replace(delta=0.0, delta_ids=0.0, over=frozenset())
+        wanted = self.promise._replace(delta=0.0, delta_ids=0.0)
         reader = METHODS["cascade" if looked else "full"]()
         return reading(self.rows, reader, wanted, threads=self.settled.threads, seed=self.settled.seed)
 

@@ -87,10 +87,10 @@ class PartEngine(NamedTuple):
 def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Direct | None:
     """``topk`` of settled classes and rows beside them in one search over blocks, for calls that ask for ids alone.
 
-    None where there are no blocks, where their bounds were learned, or where their basis was not kept.
+    None where there are no blocks, or where their basis was not kept.
     """
     plan, reader, level = settled.plan, settled.executor, native.isa()
-    if plan.blocks is None or not isinstance(reader, BlockReader) or not reader.native or not reader.sure:
+    if plan.blocks is None or not isinstance(reader, BlockReader) or not reader.native:
         return None
     share, order = plan.dense.share, plan.blocks.order
     search = native.blocks(settled.layer.weight, settled.layer.bias, plan.blocks, share, level)

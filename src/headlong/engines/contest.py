@@ -59,8 +59,8 @@ class Contest(NamedTuple):
         return f"timed at {', '.join(map(str, BATCHES))}: " + "; ".join(said)
 
 
-def with_codes(engine: Engine, calibration: Doubles | None, seed: int) -> Engine:
-    """The engine, and rotated codes where they are faster than what it has."""
+def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: int) -> Engine:
+    """The engine, and rotated codes that may fail with ``delta`` where they are faster than what it has."""
     layer = engine.layer
     if (
         os.environ.get(VARIABLE) == "first"
@@ -83,15 +83,15 @@ def with_codes(engine: Engine, calibration: Doubles | None, seed: int) -> Engine
         return engine
     plans = [engine.plan, *(engine.plan._replace(codes=codes) for codes in made)]
     names = ("the plan without codes", *(named(codes) for codes in made))
-    contest = Contest(names, timed([engine.with_plan(plan, "") for plan in plans], vectors))
+    contest = Contest(names, timed([engine.with_plan(plan, delta, "") for plan in plans], vectors))
     kind = int(math.isfinite(engine.promise.eps))
     chosen = 1 + int(np.log(contest.seconds[1:, kind]).mean(axis=1).argmin())
     faster = contest.seconds[chosen] < SOONER * contest.seconds[0]
     if not faster[kind].any():
-        return engine.with_plan(engine.plan, f"{engine.reason}; {contest}")
+        return engine.with_plan(engine.plan, delta, f"{engine.reason}; {contest}")
     takes = tuple(tuple(map(bool, row)) for row in faster)
     plan: Plan = engine.plan._replace(codes=made[chosen - 1]._replace(takes=takes))  # type: ignore[arg-type]
-    return engine.with_plan(plan, f"{engine.reason}; {contest}")
+    return engine.with_plan(plan, delta, f"{engine.reason}; {contest}")
 
 
 def named(codes: Codes) -> str:

@@ -106,10 +106,7 @@ class Changeable:
         return self._unchanged().without(ids)
 
     def compact(self, calibration: Any = None) -> Any:
-        """One layer and one plan with all rows, in the same basis; ``calibration`` vectors choose a new plan.
-
-        Learned radii hold only for the classes with which they were learned: such an engine needs ``calibration``.
-        """
+        """One layer and one plan with all rows, in the same basis; ``calibration`` vectors choose a new plan."""
         return self if calibration is None else self._unchanged().compact(calibration)
 
     def _unchanged(self: Any) -> Any:

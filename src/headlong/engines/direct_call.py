@@ -56,18 +56,16 @@ def direct(
     if not native.is_native(beneath) or (blocks is not None and not blocks.native):
         return None
     numbers: dict[str, Any] = {"dense": plan.dense.batch, "normalised": plan.dense.normalised}
-    if plan.seen is not None:
-        numbers["seen"] = plan.seen
     if codes is not None:
         assert plan.codes is not None
         takes = [list(map(bool, row)) for row in plan.codes.takes]
         numbers |= {"codes": codes.codes.capsule, "takes": takes, "delta": codes.delta}
-    searches: tuple[Any, ...] = ()
+    search = None
     if blocks is not None:
-        searches = tuple((k, search.capsule) for k, search in blocks.searches)
-        numbers |= _of_blocks(blocks) | {"sure": blocks.sure, "least": blocks.least, "samples": blocks.samples}
+        search = blocks.search.capsule
+        numbers |= _of_blocks(blocks) | {"least": blocks.least, "samples": blocks.samples}
     kept = (promise.eps, *chance, promise.delta_ids == 0 or codes is not None)
-    return _bound(beneath, searches, (executor, codes), numbers, kept, link, threads, path)
+    return _bound(beneath, search, (executor, codes), numbers, kept, link, threads, path)
 
 
 def direct_search(
@@ -77,8 +75,8 @@ def direct_search(
     if not native.is_native(reader.beneath) or not reader.native:
         return None
     numbers = {"dense": plan.dense.batch, "every": False, "least": math.inf, **_of_blocks(reader)}
-    searches, kept = ((0, search.capsule),), (promise.eps, 0.0, 0, True)
-    return _bound(reader.beneath, searches, (reader, search), numbers, kept, reader.link, threads, path)
+    kept = promise.eps, 0.0, 0, True
+    return _bound(reader.beneath, search.capsule, (reader, search), numbers, kept, reader.link, threads, path)
 
 
 def _of_blocks(reader: BlockReader) -> dict[str, Any]:
@@ -87,11 +85,11 @@ def _of_blocks(reader: BlockReader) -> dict[str, Any]:
 
 
 def _bound(
-    executor: Any, searches: tuple[Any, ...], owners: Any, numbers: dict[str, Any], kept: tuple[Any, ...], link: Link,
+    executor: Any, search: Any, owners: Any, numbers: dict[str, Any], kept: tuple[Any, ...], link: Link,
     threads: int | None, path: str,
 ) -> Direct:  # fmt: skip
     count = 0 if threads is None else threads
     found: Direct = native.direct_call(
-        executor.capsule, searches, owners, numbers, kept, count, path, CLASSES, RANGES, as_numpy, answer_like, link
+        executor.capsule, search, owners, numbers, kept, count, path, CLASSES, RANGES, as_numpy, answer_like, link
     )
     return found

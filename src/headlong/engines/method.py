@@ -2,7 +2,7 @@
 
 ::
 
-    promise = method.promise(wanted, calibrated)            what it keeps of what was asked for
+    promise = method.promise(wanted)                        what it keeps of what was asked for
     plan    = method.plan(layer, calibration, threads, promise)
 
 A method is a frozen dataclass of options with their defaults. It says what it promises and builds the plan; the rest has
@@ -38,10 +38,9 @@ class EngineParts(NamedTuple):
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """``retired``: options of files that were saved before, which the plan in the file makes needless."""
+    """A way to read a layer, and its options."""
 
     name: ClassVar[str]
-    retired: ClassVar[frozenset[str]] = frozenset()
     filled_in: ClassVar[frozenset[str]] = frozenset()
     """Fields that no user sets: ``compile`` fills them in, and files keep them."""
 
@@ -50,8 +49,8 @@ class Method(ABC):
         """What the engine reads, in which order, to keep ``promise``; ``calibration`` [n, dim] hidden vectors, or None."""
 
     @abstractmethod
-    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
-        """What is kept where ``wanted`` was asked for and ``wanted.over`` is the randomness that may be used."""
+    def promise(self, wanted: Promise) -> Promise:
+        """What is kept where ``wanted`` was asked for."""
 
     def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
         """The plan of a layer some of whose classes are others now; ``plan`` is the one before."""
@@ -67,9 +66,8 @@ class Method(ABC):
 
 
 def sure(wanted: Promise) -> Promise:
-    """Ids proved; the normaliser estimated where that was asked for and fresh randomness may be used."""
-    delta = 0.0 if math.isinf(wanted.eps) or "query" not in wanted.over else wanted.delta
-    return Promise(wanted.eps, delta, 0.0, frozenset({"query"} if delta > 0 else ()))
+    """Ids proved, and the normaliser estimated where it may fail."""
+    return Promise(wanted.eps, 0.0 if math.isinf(wanted.eps) else wanted.delta, 0.0)
 
 
 def option_names(record: Any) -> list[str]:

@@ -4,7 +4,6 @@
     holds     = low <= promised rate                      what was proved holds where nothing failed
     unjudged    eps lies within ``float64_error`` of the error that was found: float64 cannot tell on which side the true one is
 
-A promise over "calibration" is about queries like the calibration vectors. Queries drift; this says whether it still holds.
 With logits beyond some 1e12, float64 itself is further off than an ``eps`` of 0.01. Such answers are counted apart: ``low``
 takes all of them as right, ``high`` and ``holds`` as failures.
 """
@@ -25,7 +24,7 @@ from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, row_norms
 from headlong.number_checks import whole
-from headlong.promise import Promise
+from headlong.promise import Promise, but_for
 
 AT_ONCE = 1 << 22
 """Logits that are held at once."""
@@ -61,7 +60,7 @@ class FailureCount(NamedTuple):
         return limits(failures, self.asked)[0] <= self.promised if self.promised > 0 else failures == 0
 
     def __str__(self) -> str:
-        rate = f"but for {self.promised:g}" if self.promised else "proved"
+        rate = but_for(self.promised) if self.promised else "proved"
         counted = f"{self.failures:,} of {self.asked:,} failed, a rate of {self.low:.2g} to {self.high:.2g}"
         if self.unjudged:
             counted = f"{self.unjudged:,} cannot be judged, float64 is too coarse for their logits; {counted}"
@@ -108,7 +107,7 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
     if not len(vectors):
         raise ShapeError("hidden has no rows; pass vectors [n, dim] like those of your queries")
     step = max(batch, AT_ONCE // engine.layer.vocab // batch * batch)
-    eps, delta, delta_ids, _ = engine.promise
+    eps, delta, delta_ids = engine.promise
     ids, beyond = np.zeros(2, np.int64), np.zeros(2, np.int64)  # that failed, and that cannot be judged
     worst, longest = 0.0, longest_row(engine.layer)
     for start in range(0, len(vectors), step):

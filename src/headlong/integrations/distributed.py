@@ -152,8 +152,7 @@ def compile(  # noqa: A001  # as headlong.compile
     bias: Tensor | None = None,
     link: Any = None,
     timeout: float = TIMEOUT,
-    delta: float = 1e-3,
-    delta_ids: float = 0.0,
+    delta: float = 1e-6,
     **options: Any,
 ) -> DistributedEngine:
     """An engine over all processes of ``group`` (None: the default group); every one of them calls this.
@@ -161,14 +160,14 @@ def compile(  # noqa: A001  # as headlong.compile
     ``layer``    this process's classes as a ``Layer``, in the order of the ranks; or a ``DTensor`` weight with ``Shard(0)``,
                  whose group is taken, with its ``bias`` (a DTensor too) and ``link``
     ``timeout``  seconds after which a process that does not answer is an error
-    ``delta, delta_ids`` hold for the merged answer: each shard is compiled with its part. ``options``: `headlong.compile`
+    ``delta``    holds for the merged answer: each shard is compiled with its part. ``options``: `headlong.compile`
     """
     timeout = real(timeout, "timeout", 1e-3, 1e6, "seconds")
     _check_group()
     if not isinstance(layer, headlong.Layer):
         layer, group = _of_dtensor(layer, bias, link, group)
     size = dist.get_world_size(group)
-    engine = headlong.compile(layer, delta=delta / size, delta_ids=delta_ids / size, **options)
+    engine = headlong.compile(layer, delta=delta / size, **options)
     return connect(engine, group, timeout=timeout)
 
 

@@ -42,7 +42,7 @@ def accelerate(
     model: Any,
     calibration: Any = None,
     eps: float = 0.01,
-    delta: float = 1e-3,
+    delta: float = 1e-6,
     *,
     text: Any = None,
     tokenizer: Any = None,

@@ -14,7 +14,6 @@
 from headlong.native.arguments import mark, widened
 from headlong.native.executors import (
     Executor,
-    Teacher,
     adaptive,
     blocks,
     code_reader,
@@ -25,8 +24,6 @@ from headlong.native.executors import (
     is_native,
     neighbours,
     sample_by_blocks,
-    topk_by_block_draws,
-    try_block_draws,
 )
 from headlong.native.instruction_level import REFERENCE, isa, levels
 from headlong.native.load_module import loaded, module
@@ -54,7 +51,6 @@ __all__ = [
     "Floats",
     "Halves",
     "Mask",
-    "Teacher",
     "adaptive",
     "bandwidth",
     "blocks",
@@ -83,7 +79,5 @@ __all__ = [
     "row_norms",
     "sample_by_blocks",
     "threads",
-    "topk_by_block_draws",
-    "try_block_draws",
     "widened",
 ]  # fmt: skip

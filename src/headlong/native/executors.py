@@ -62,27 +62,16 @@ class Executor(Protocol):
         ``chance`` draws, wrong with probability ``delta``, and its draws are then not proved"""
 
 
-class Teacher(Executor, Protocol):
-    """An executor that can say what it would answer if more or fewer rows were drawn."""
-
-    def try_draws(
-        self, hidden: Doubles, ways: list[int], eps: float, spends: list[list[float]], tries: int, threads: int = 0,
-        seed: int = 0,
-    ) -> Doubles:  # fmt: skip
-        """How far off estimates of normalisers are ``[batch, numbers, tries]``, NaN where nothing is drawn; as many ids are
-        found first as each of ``ways`` says, and ``spends`` has the numbers that each of them tries"""
-
-
 def executor(
     weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
-) -> Teacher:
+) -> Executor:
     """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
     mean, rotation, base, centre, looks, budget, dense, *_ = plan
     if base is None:
         base = np.zeros(padded(len(weight)), np.float32)
-    native: Teacher = loaded().Executor(
+    native: Executor = loaded().Executor(
         bits(weight), weight.dtype.name, bias, norms, link, mean, None if rotation is None else bits(rotation), centre, base,
-        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, dense.code_product, level, plan.draws,
+        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, dense.code_product, level,
     )  # fmt: skip
     return native
 
@@ -121,18 +110,8 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
         closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
     return loaded().Blocks(
         bits(weight), weight.dtype.name, bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
-        closer, (plan.shared, plan.closer_shared), plan.factor, share, level, rays, plan.draws,
-        plan.trial,
+        closer, (plan.shared, plan.closer_shared), share, level, rays, plan.trial,
     )  # fmt: skip
-
-
-def topk_by_block_draws(
-    executor: Any, search: Any, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int
-) -> tuple[Array, ...] | None:
-    """As :meth:`Executor.topk`, normalisers by rows drawn from blocks; None where nothing was learned for what is asked.
-    ``executor`` and ``search`` are capsules."""
-    found: tuple[Array, ...] | None = loaded().topk_by_block_draws(executor, search, hidden, k, eps, threads, delta, seed)
-    return found
 
 
 def sample_by_blocks(
@@ -143,14 +122,6 @@ def sample_by_blocks(
     found: tuple[Array, ...] = loaded().sample_by_blocks(
         executor, search, hidden, n, temperature, seed, row0, mask, threads, class0, affine
     )
-    return found
-
-
-def try_block_draws(
-    executor: Any, search: Any, hidden: Doubles, eps: float, spends: list[float], tries: int, threads: int, seed: int
-) -> Doubles:
-    """Estimates of normalisers ``[batch, spends, tries]``, NaN where blocks do not answer."""
-    found: Doubles = loaded().try_block_draws(executor, search, hidden, eps, spends, tries, threads, seed)
     return found
 
 

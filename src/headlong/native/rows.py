@@ -56,7 +56,7 @@ def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
 def encode_into(
     weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, columns: int,
     views: Sequence[tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, ...]], tuple[Array, ...]]],
-    unbiased: bool, limits: tuple[float, ...], thread_count: int,
+    limits: tuple[float, ...], thread_count: int,
 ) -> None:  # fmt: skip
     """Fills the result of every view ``(coarse, fine, result)``, an ``Encoded`` of ``previews/encode.py``, in one pass."""
     places = [
@@ -64,7 +64,7 @@ def encode_into(
         for coarse, fine, result in views
     ]
     name = weight.dtype.name
-    loaded().encode_into(bits(weight), name, bias, centre, mean, back, columns, places, unbiased, limits, thread_count, isa())
+    loaded().encode_into(bits(weight), name, bias, centre, mean, back, columns, places, limits, thread_count, isa())
 
 
 def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:

@@ -95,21 +95,19 @@ class Encoded(NamedTuple):
     grams: Doubles
 
 
-def encode(layer: Layer, basis: Basis, groups: Groups, threads: int = 1, unbiased: bool = False) -> Encoded:
-    """``unbiased``: scales that leave the rest orthogonal to the row (``random_rotations.py``)."""
-    return encode_all(layer, basis, (groups,), threads, unbiased)[0]
+def encode(layer: Layer, basis: Basis, groups: Groups, threads: int = 1) -> Encoded:
+    """The codes of one view."""
+    return encode_all(layer, basis, (groups,), threads)[0]
 
 
-def encode_all(
-    layer: Layer, basis: Basis, views: Sequence[Groups], threads: int = 1, unbiased: bool = False
-) -> list[Encoded]:
+def encode_all(layer: Layer, basis: Basis, views: Sequence[Groups], threads: int = 1) -> list[Encoded]:
     """The codes of every view, in one pass: rows are rotated once. Only the coordinates that a view has groups of are."""
     found = [_places(layer, groups) for groups in views]
     units = [_units(layer, basis, groups) for groups in views]
     columns = max(group.stop for groups in views for group in groups.coarse)
     if native.isa() == native.REFERENCE:
         for groups, sizes, to in zip(views, units, found, strict=True):
-            reference = _Reference(layer, basis, groups, sizes, columns, unbiased, to)
+            reference = _Reference(layer, basis, groups, sizes, columns, to)
             for part in parts(layer.weight, AT_ONCE):
                 reference.take(part)
         return found
@@ -119,7 +117,7 @@ def encode_all(
         asked.append((coarse, [(*group[:2], 0.0, group.planes) for group in groups.fine], to))
     native.encode_into(
         layer.weight, layer.bias, basis.centre, basis.mean, np.ascontiguousarray(basis.back, np.float32), columns, asked,
-        unbiased, (MOST_NORM / layer.dim, MOST_NORM, LARGEST_BASE, UNDERFLOWN), threads,
+        (MOST_NORM / layer.dim, MOST_NORM, LARGEST_BASE, UNDERFLOWN), threads,
     )  # fmt: skip
     return found
 
@@ -175,10 +173,10 @@ class _Reference:
     """The encoder in NumPy, some blocks of rows at a time."""
 
     def __init__(
-        self, layer: Layer, basis: Basis, groups: Groups, units: list[float], columns: int, unbiased: bool, to: Encoded
+        self, layer: Layer, basis: Basis, groups: Groups, units: list[float], columns: int, to: Encoded
     ) -> None:
         self.layer, self.basis, self.groups, self.units, self.columns = layer, basis, groups, units, columns
-        self.unbiased, self.to = unbiased, to
+        self.to = to
         self.forth = np.ascontiguousarray(basis.back, np.float32)
 
     def take(self, part: slice) -> None:
@@ -215,18 +213,15 @@ class _Reference:
         to, sizes, packed, scales = self.to, [], [], []
         for g, group in enumerate(self.groups.coarse):
             left = np.ascontiguousarray(rotated[:, group.start : group.stop])
-            whole, size, before = left.copy(), np.zeros(len(left)), np.zeros(len(left), np.float32)
+            size, before = np.zeros(len(left)), np.zeros(len(left), np.float32)
             for plane in group.planes:
                 codes, before, taken = take_plane(left, plane, before)
                 packed.append(interleave(codes))
                 scales.append(before)
                 size += taken
-            if self.unbiased:
-                size *= self._unbiased(whole, left, scales[len(scales) - len(group.planes) :])
             rotated[:, group.start : group.stop] = left
-            # The product with the basis, and what is left being rounded wherever codes were taken from it. An unbiased scale
-            # moves by as much relatively, of a code up to 2.8 times as long as the row is (one bit).
-            rounded = (self.units[g] * length + UNDERFLOWN) * (4 if self.unbiased else 1) + 2.0**-21 * size
+            # The product with the basis, and what is left being rounded wherever codes were taken from it.
+            rounded = self.units[g] * length + UNDERFLOWN + 2.0**-21 * size
             to.lost[g, part], to.rounded[g, part] = native.round_up(left_of(left)), native.round_up(rounded)
             sizes.append(size)
         if len(to.grams):
@@ -255,17 +250,6 @@ class _Reference:
         if packed:
             self.to.rest[part], self.to.rest_scale[:, part] = np.concatenate(packed, axis=1), scales
         return sizes
-
-    @staticmethod
-    def _unbiased(whole: Floats, left: Floats, scales: list[Floats]) -> Doubles:
-        """Scales the codes c by ``‖w‖^2 / <c, w>``: what is left is then orthogonal to the row. Returns that factor."""
-        codes = whole - left
-        inner, square = (lane_sums(part.astype(np.float64) * whole) for part in (codes, whole))
-        factor = np.divide(square, inner, out=np.ones_like(inner), where=inner > 0.2 * square).astype(np.float32)
-        for scale in scales:
-            scale *= factor
-        np.subtract(whole, codes * factor[:, None], out=left)
-        return np.asarray(factor, np.float64)
 
     def _rotated(self, rows: Doubles) -> Floats:
         """``rows @ back`` in float32, of :data:`CHUNK` coordinates at a time."""

@@ -34,12 +34,10 @@ NOISE = frozenset({"seed", "row0", "class0"})
 """What changes answers, but not what they are expected to read."""
 
 
-def held_out(vectors: Doubles, learns: bool = False) -> tuple[Doubles, Floats]:
-    """Those that a plan is made of, and copies of those that it is judged by: others, where there are enough. A plan that
-    ``learns`` from half of them has those in no basis anyway."""
-    if learns or len(vectors) < FEWEST:
-        some = vectors[len(vectors) // 2 :] if learns else vectors
-        return vectors, some[:: max(1, len(some) // HELD)][:HELD].astype(np.float32)
+def held_out(vectors: Doubles) -> tuple[Doubles, Floats]:
+    """Those that a plan is made of, and copies of those that it is judged by: others, where there are enough."""
+    if len(vectors) < FEWEST:
+        return vectors, vectors[:: max(1, len(vectors) // HELD)][:HELD].astype(np.float32)
     count = min(HELD, len(vectors) // ONE_IN)
     places = np.arange(count) * len(vectors) // count
     return np.delete(vectors, places, axis=0), vectors[places].astype(np.float32)

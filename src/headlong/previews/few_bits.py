@@ -1,13 +1,11 @@
 """Codes of 1, 2, 3, 4 or 8 bits in a rotated basis, plane after plane: each plane codes what the ones before left.
 
     <w_i, hidden> + b_i = base_i + <centre, hidden> + <B_i, x>           x = (hidden - mean) R, see whitening.py
-    level 0    estimate = sum_s scale_is <code_is, x_s>     |z - estimate| <= sum_s ‖B_is - scale_is code_is‖ ‖x_s‖   (sure)
-               or, with unbiased scales on a random rotation, <= ‖B_i - scale_i code_i‖ t ‖x‖ but for the rate of t
-    level 1    adds codes of what level 0 left, row by row, for the classes that stay open; its radius is sure
+    level 0    estimate = sum_s scale_is <code_is, x_s>     |z - estimate| <= sum_s ‖B_is - scale_is code_is‖ ‖x_s‖
+    level 1    adds codes of what level 0 left, row by row, for the classes that stay open
 
-Coordinates come in groups of as many bits as they deserve (``filled``: reverse water-filling; 0 bits keep a norm only), or all
-with the same number on a random rotation, where every row looks Gaussian and one step per row is nearly optimal. Three bits
-are a plane of two and one of what it left. Nothing is stored twice: a level adds to the one before.
+Coordinates come in groups of as many bits as they deserve (``filled``: reverse water-filling; 0 bits keep a norm only). Nothing
+is stored twice: a level adds to the one before.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from headlong.plan import Dense, Level, Plan, Term, row_bytes
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.prefix import spread
 from headlong.previews.radii import ROUNDING, Summands, joined, roundings
-from headlong.previews.random_rotations import quantile
 from headlong.previews.whitening import Basis, Directions
 
 WIDEST = 32
@@ -33,9 +30,7 @@ WIDEST = 32
 SAMPLE = 1024
 """Rows, at most, that tell the energy of every coordinate and what a look leaves open."""
 
-DEEPER: dict[int, tuple[Plane, ...]] = {
-    0: (), 4: ((4, "gaussian"),), 6: ((4, "upper"), (2, "lower")), 8: ((8, "absmax"),)
-}  # fmt: skip
+DEEPER: dict[int, tuple[Plane, ...]] = {0: (), 6: ((4, "upper"), (2, "lower"))}
 """The planes of level 1. What 4 bits with a Gaussian's step leave, 6 bits of it leave less than 8 bits of the whole would."""
 
 Spent = tuple[tuple[int, int, tuple[int, ...]], ...]
@@ -43,16 +38,10 @@ Spent = tuple[tuple[int, int, tuple[int, ...]], ...]
 
 class Planes(NamedTuple):
     """What is coded: ``groups`` ((start, stop, planes), ...) of level 0, planes () keeping a norm; ``deeper`` bits of level 1,
-    one of :data:`DEEPER`; ``rate`` of the rotation at which a radius may fail, or None: sure."""
+    one of :data:`DEEPER`."""
 
     groups: Spent
-    deeper: int = 4
-    rate: float | None = None
-
-
-def planes_of(bits: int) -> tuple[int, ...]:
-    """``3 -> (2, 1)``: the planes that make up ``bits``."""
-    return {0: (), 3: (2, 1)}.get(bits, (bits,))
+    deeper: int = 6
 
 
 def sampled(layer: Layer, basis: Basis | Directions) -> Doubles:
@@ -82,7 +71,7 @@ def filled(energy: Doubles, mean_bits: float) -> Spent:
         stop = max(stop, 1) if bits == 8 else stop  # something is always looked at
         stop = max(edges[-1], min(len(energy), -(-stop // WIDEST) * WIDEST))
         if stop > edges[-1]:
-            found.append((edges[-1], stop, planes_of(bits)))
+            found.append((edges[-1], stop, (bits,) if bits else ()))
             edges.append(stop)
     return tuple(found)
 
@@ -138,14 +127,13 @@ def _eight(group: Group) -> bool:
 def planes_plan(layer: Layer, basis: Basis, planes: Planes, dense: Dense, threads: int = 1) -> Plan:
     """Level 0 by groups, level 1 over what it left of coordinates below 8 bits; rows that cannot be coded always scored."""
     groups = groups_of(planes)
-    found = encode(layer, basis, groups, threads, planes.rate is not None)
-    own, terms, shared = _first_radius(layer, groups.coarse, found, planes.rate)
+    found = encode(layer, basis, groups, threads)
+    own, terms, shared = _first_radius(groups.coarse, found)
     own[:, found.uncoded] = 0.0
     rounding = roundings(layer, basis, found)
     slack, more = joined(_summands(layer.dim, shared, found.size, rounding), found.uncoded, len(own))
     layout = tuple(place for group in groups.coarse for place in group.layout)
-    planes_read = 2 if planes.rate is not None else 1  # a radius over the rotation is so narrow that one would show
-    levels = [Level(found.codes, layout, found.scale, np.concatenate([own, slack]), (*terms, *more), planes=planes_read)]
+    levels = [Level(found.codes, layout, found.scale, np.concatenate([own, slack]), (*terms, *more), planes=1)]
     layout = tuple(place for group in groups.fine for place in group.layout)
     if layout:
         lost = [(_norm(group), side) for group, side in zip(groups.coarse, found.rest_lost, strict=True)]
@@ -159,12 +147,9 @@ def _norm(group: Group, factor: float = 1.0, row: int = -1) -> Term:
 
 
 def _first_radius(
-    layer: Layer, groups: tuple[Group, ...], found: Encoded, rate: float | None
+    groups: tuple[Group, ...], found: Encoded
 ) -> tuple[Floats, list[Term], list[tuple[Term, Floats]]]:
     """Rows of the slack of their own and their terms, and what may share one with roundings."""
-    if rate is not None:
-        reach = quantile(layer.dim - 1, rate / layer.vocab)
-        return sum_up(found.lost, found.lost * 0), [_norm(groups[0], reach, 0)], [(_norm(groups[0]), found.rounded[0])]
     lost = sum_up(found.lost, found.rounded)
     alone = [g for g, group in enumerate(groups) if not _eight(group)]
     shared = [(_norm(group), lost[g]) for g, group in enumerate(groups) if _eight(group)]

@@ -36,7 +36,6 @@ from headlong.previews.look_costs import (
     rows_to_bet,
     shared,
     spent_on,
-    teaches,
     together,
 )
 from headlong.previews.prefix import FIRST_SEGMENT, spread, tail_of
@@ -44,8 +43,6 @@ from headlong.previews.whitening import Basis, Directions
 from headlong.promise import Promise
 
 CANDIDATES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-BETWEEN = (80,)
-"""Widths that are tried besides where vectors say how many rows a normaliser takes: both parts of a call are long there."""
 BITS = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 5.0, 6.0)
 """On average, by coordinates in the order of their energy: close to each other, for with half a bit less a query may open a
 tenth of the classes where it opened a hundredth."""
@@ -53,8 +50,6 @@ EXPENSIVE = 0.25
 """Of the share of candidates beyond which a query is read densely: such a judge counts as one that is."""
 CLASS, CODES_READ = 1.4, 0.6
 """What a class costs that goes to level 1, in rows read alone, and a byte of its codes there, in bytes of such rows."""
-FURTHER = 1.2
-"""How much farther the largest cosine among all classes and queries reaches than among the sampled ones."""
 SIDE_BY_SIDE = 8192
 """Classes from which queries of a batch are asked side by side: ``kLeastClasses`` in group_queries.cpp."""
 OPENED_BY_ROWS = 2.0
@@ -69,8 +64,6 @@ EVEN = 1.3
 """How much longer what codes lose is in its longest direction than on average."""
 DEEPER = 0.75
 """Of a byte: what level 1 reads of every coordinate behind few bits."""
-CODES = 0.1
-"""Of a radius that is all codes' loss: what is typical."""
 
 
 class Choice(NamedTuple):
@@ -92,8 +85,7 @@ def best_look(
     seen = see(layer, basis, rows, judges[:: -(-len(judges) // judges_of(layer.vocab, promise))], promise, threads)
     energy = energy_of(rows) if few_bits else np.ones(1)
     looks: dict[Choice, int | Groups | None] = {Choice(): None}
-    widths = CANDIDATES + BETWEEN if teaches(promise) else CANDIDATES
-    looks |= {Choice(width): width for width in widths if width < layer.dim}
+    looks |= {Choice(width): width for width in CANDIDATES if width < layer.dim}
     looks |= {Choice(None, bits): groups_of(Planes(filled(energy, bits), 6)) for bits in (BITS if few_bits else ())}
     costs = here() if costs is None else costs
     floors = {choice: _spent(layer, size_of(layer, width), 0.0, 0.0, costs).mean for choice, width in looks.items()}
@@ -154,20 +146,13 @@ def look_of(layer: Layer, seen: Seen, width: int | Groups | None, promise: Promi
     """What a look of ``width`` reads, and how far it can be off."""
     size, dim, fine = size_of(layer, width), layer.dim, _radii(seen, ((0, layer.dim),), CODE_LOSS)
     if width is None:
-        likely = CODES * seen.whole if teaches(promise) else seen.whole
-        return Look(size, seen.whole, likely, fine, _lengths(layer, seen, width, promise))
-    fine = CODES * fine if teaches(promise) else fine
+        return Look(size, seen.whole, fine, _lengths(layer, seen, width, promise))
     if isinstance(width, Groups):
         coarse, unread = _radii_of_groups(seen, width)
-        return Look(size, coarse, coarse, fine + unread, _lengths(layer, seen, width, promise))
+        return Look(size, coarse, fine + unread, _lengths(layer, seen, width, promise))
     head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, dim)
-    learned = FURTHER * _largest_cosine(seen, width) if "calibration" in promise.over else 1.0
     coarse = _radii(seen, head, CODE_LOSS) + _radii(seen, tail, 1.0)
-    likely = _radii(seen, head, CODE_LOSS) + _radii(seen, ((width, dim),), learned) if learned < 1 else coarse
-    coarse, sure = likely if promise.delta_ids > 0 else coarse, coarse
-    if teaches(promise):
-        likely = _typical(seen, width, sure) * sure
-    return Look(size, coarse, likely, fine, _lengths(layer, seen, width, promise))
+    return Look(size, coarse, fine, _lengths(layer, seen, width, promise))
 
 
 def _gathered(
@@ -193,17 +178,17 @@ def _gathered(
     if math.isinf(promise.eps):
         return both(0.0, 0.0)
     masses, nearest = seen.masses[judge]
-    likely, fine = look.likely[judge][nearest], look.fine[judge][nearest]
+    coarse, fine = look.coarse[judge][nearest], look.fine[judge][nearest]
     if promise.delta == 0:
         finer = None if deeper is None else fine
-        one_by_one = narrowed(masses, likely, finer, promise.eps)
-        below = together(masses, likely, finer, float(look.lengths[judge]), promise.eps)
+        one_by_one = narrowed(masses, coarse, finer, promise.eps)
+        below = together(masses, coarse, finer, float(look.lengths[judge]), promise.eps)
         opened, scored = min(one_by_one, below, key=lambda classes: classes[0] * closer + classes[1] * row)
         passes = (1 if finer is None else 2) * (opened + scored > 0)
         return both(opened, costs.narrowed * vocab * passes + scored * row)
-    opened, mass = narrowed(masses, likely, fine, promise.eps)[0], masses.classes * masses.each
+    opened, mass = narrowed(masses, coarse, fine, promise.eps)[0], masses.classes * masses.each
     mean = mass / max(float(mass.sum()), 1e-300)
-    at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mean @ wide), promise) for wide in (likely, fine))
+    at_once, after = (row * rows_to_bet(seen.lightest[judge], float(mean @ wide), promise) for wide in (coarse, fine))
     if at_once < opened * closer + after:
         return both(0.0, at_once)
     return both(opened, after)
@@ -222,12 +207,6 @@ def _lengths(layer: Layer, seen: Seen, width: int | Groups | None, promise: Prom
             seen.longest[segment] = about_norm(seen.rows[:, slice(*segment)])
         total += np.linalg.norm(seen.vectors[:, slice(*segment)], axis=1) * seen.longest[segment]
     return stands_for * total
-
-
-def _typical(seen: Seen, width: int, sure: Doubles) -> float:
-    """The share of a sure radius that the likelier of the sampled classes use, as a root of mean squares."""
-    missed = seen.vectors[:, width:] @ seen.rows[:, width:].T
-    return float(np.sqrt((seen.share * missed**2).sum() / max((seen.share * sure**2).sum(), 1e-300)))
 
 
 def _radii(seen: Seen, segments: tuple[tuple[int, int], ...], loss: float) -> Doubles:
@@ -254,9 +233,3 @@ def _radii_of_groups(seen: Seen, groups: Groups) -> tuple[Doubles, Doubles]:
             unread += (stop - start) / 12 * (np.abs(vectors[:, start:stop]).max(axis=1) / 127) ** 2
     lost = np.sqrt(unread)[:, None] * np.linalg.norm(rows, axis=1)
     return total, lost
-
-
-def _largest_cosine(seen: Seen, width: int) -> float:
-    query, row = (side[:, width:] / np.maximum(np.linalg.norm(side[:, width:], axis=1, keepdims=True), 1e-300)
-                  for side in (seen.vectors, seen.rows))  # fmt: skip
-    return float(np.abs(query @ row.T).max())

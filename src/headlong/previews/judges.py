@@ -36,7 +36,7 @@ class Seen(NamedTuple):
     """What the candidates are counted on.
 
     ``rows, vectors``  sampled classes and the judges, in the basis
-    ``logits, share``  ``[judges, classes]`` of those classes: the logit, and the share of their sum of exponentials
+    ``logits``         ``[judges, classes]`` of those classes
     ``best, found``    ``[judges]``: the k-th best logit of all classes, and of those that queries side by side look at first
     ``masses``         of each judge: those of all classes but the k best, in groups, and the sampled class that has the radii
                        of each group, the nearest in the order of logits
@@ -49,7 +49,6 @@ class Seen(NamedTuple):
     rows: Doubles
     vectors: Doubles
     logits: Doubles
-    share: Doubles
     best: Doubles
     found: Doubles
     masses: tuple[tuple[Masses, NDArray[np.int64]], ...]
@@ -105,7 +104,7 @@ def see(
     sampled_rows = np.ascontiguousarray(layer.weight[some])
     lost = encode_int8(sampled_rows, threads).error[: len(sampled_rows)].astype(np.float64)
     whole = np.linalg.norm(judges, axis=1)[:, None] * lost
-    return Seen(rows, vectors, sampled, _shares(layer, sampled), best, found, tuple(masses), whole, lightest, {}, {})
+    return Seen(rows, vectors, sampled, best, found, tuple(masses), whole, lightest, {}, {})
 
 
 def _ascending_shares(layer: Layer, logits: Doubles) -> Doubles:
@@ -113,9 +112,3 @@ def _ascending_shares(layer: Layer, logits: Doubles) -> Doubles:
     exponents = layer.link(logits[None])[0]
     mass = np.exp(np.sort(np.maximum(exponents - exponents.max(), LIGHTEST).astype(np.float32)).astype(np.float64))
     return np.asarray(mass / mass.sum())
-
-
-def _shares(layer: Layer, logits: Doubles) -> Doubles:
-    exponents = layer.link(logits)
-    mass = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-    return np.asarray(mass / mass.sum(axis=1, keepdims=True))

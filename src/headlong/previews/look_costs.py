@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from headlong.costs import Costs
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.learned_draw_counts import first_spend
 from headlong.promise import Promise
 
 SET_UP = (8, 2)
@@ -49,9 +48,6 @@ COUNTS = 256
 """How many numbers of exact rows are compared where the rest is drawn."""
 USED = 0.1
 """Of a radius: what is typical where a bet is made."""
-LEARNED = 0.2
-"""Of the rows that a variance of one takes: what is drawn where vectors taught it. Points lie in equal parts of a line of gaps,
-and the widest are looked at closer first."""
 FARTHEST = 40.0
 """Nats: a radius beyond is as bad as any."""
 
@@ -68,13 +64,12 @@ class Size(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The radii ``[judges, classes]`` of a look, of the same as the normaliser counts on them, and of level 1. ``lengths
-    [judges]``: how far all estimates are off as one vector; infinite where no plan says it.
+    """The radii ``[judges, classes]`` of a look, and of level 1. ``lengths [judges]``: how far all estimates are off as one
+    vector; infinite where no plan says it.
     """
 
     size: Size
     coarse: Doubles
-    likely: Doubles
     fine: Doubles
     lengths: Doubles
 
@@ -195,19 +190,12 @@ def _widest(gaps: Doubles, count: Doubles, room: float) -> NDArray[np.bool_]:
     return wide
 
 
-def teaches(promise: Promise) -> bool:
-    """Whether vectors may say how many rows a normaliser takes."""
-    return "calibration" in promise.over and 0 < promise.delta < 1 and not math.isinf(promise.eps)
-
-
 def rows_to_bet(lightest: Doubles, half_width: float, promise: Promise) -> float:
     """The heaviest classes exactly, the rest drawn until both sides are refuted: ``Rule`` in csrc/normaliser/betting.h."""
     if half_width > 8:
         return math.inf
     exact = _counts(len(lightest))  # of the heaviest classes, so many
     e = np.minimum(1e9, promise.eps / np.maximum(lightest[len(lightest) - 1 - exact] * math.expm1(half_width), 1e-300))
-    if teaches(promise):
-        return float(np.min(exact + LEARNED * first_spend(promise.delta) * (1 / e**2 + 1 / e)))
     drawn = np.where(e < 1, 2 * (math.log(2 / promise.delta) + 0.8) * (_spread(half_width) + 0.5 * e) / e**2, 0.0)
     return float(np.min(exact + drawn))
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats, round_up
+from headlong.native import Doubles, Floats
 from headlong.plan import Dense, Level, Plan, Term
 from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
 from headlong.previews.joint_error import affordable, bounded
@@ -42,18 +42,14 @@ def prefix_plan(
     width: int,
     dense: Dense,
     threads: int = 1,
-    factor: float | None = None,
     deeper: bool = True,
-    likely: float = 1.0,
     together: bool = False,
     found: Encoded | None = None,
 ) -> Plan:
     """Level 0 over ``width`` coordinates, level 1 over the others, and rows that cannot be coded always scored.
 
-    ``factor``  of the tail's Cauchy-Schwarz, as learned (``calibrated_radii.py``); None: sure, segment by segment
     ``deeper``  False: no level 1; exact rows follow the prefix
     ``together``  how far all classes are off as one vector is computed, too: see ``joint_error.py``
-    ``likely``  what of the sure tail is left but for a rate, as learned: for the normaliser that is estimated
     ``found``  the rows coded in :func:`prefix_groups`, where that is done
     """
     head, tail = spread(0, FIRST_SEGMENT, 4, width), tail_of(width, layer.dim)
@@ -61,14 +57,12 @@ def prefix_plan(
     if found is None:
         found = encode(layer, basis, groups, threads)
     lost = sum_up(found.lost, found.rounded)
-    norms, terms = lost[len(head) :], tuple(Term("norm", *segment, 1.0, row, likely) for row, segment in enumerate(tail))
-    if factor is not None and tail:
-        norms, terms = _length(norms), (Term("norm", width, layer.dim, factor, 0),)
+    norms, terms = lost[len(head) :], tuple(Term("norm", *segment, 1.0, row) for row, segment in enumerate(tail))
     norms[:, found.uncoded] = 0.0
     rounding = roundings(layer, basis, found)
     slack, more = _shared(head, lost, found.size, rounding, found.uncoded, len(terms))
     level = Level(found.codes, _layout(head), found.scale, np.concatenate([norms, slack]), (*terms, *more))
-    levels = [_together(found, groups, level, len(head)) if factor is None else level]
+    levels = [_together(found, groups, level, len(head))]
     if tail and deeper:
         slack, more = _shared((*head, *tail), found.rest_lost, found.rest_size, rounding, found.uncoded, 0)
         levels.append(Level(found.rest, _layout(tail), found.rest_scale, slack, more, adds=True))
@@ -119,11 +113,6 @@ def tail_of(width: int, dim: int) -> Segments:
 
 def _layout(segments: Segments) -> tuple[tuple[int, int, int], ...]:
     return tuple((*segment, 8) for segment in segments)
-
-
-def _length(norms: Floats) -> Floats:
-    """One norm over all segments."""
-    return round_up(np.sqrt((norms.astype(np.float64) ** 2).sum(axis=0, keepdims=True)) * (1 + 1e-9))
 
 
 def _shared(

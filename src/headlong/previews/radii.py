@@ -2,8 +2,7 @@
 
     |z_i - estimate| <= sum_p h_p(query) part_p[i] <= max_p (part_p[i] / typical_p) sum_p h_p(query) typical_p
 
-So all summands that are small share one row, whose entries are rounded up. No probability enters; radii that are learned
-from queries are in ``calibrated_radii.py``.
+So all summands that are small share one row, whose entries are rounded up. No probability enters.
 """
 
 from __future__ import annotations

@@ -16,9 +16,7 @@ from adversarial import CASES
 from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids_of, clustered
 from headlong import native
 from headlong.engines.base import Engine
-from headlong.engines.methods import cascade, learned_block_bounds
-from headlong.engines.methods.learned_answers import answer_factors
-from headlong.engines.methods.learned_block_bounds import finder, typical
+from headlong.engines.methods import cascade
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
@@ -240,78 +238,6 @@ def test_they_are_chosen_where_they_read_less_and_only_there() -> None:
         hl.compile(layer, method="cascade", blocks=1)
 
 
-def test_learned_bounds_promise_what_they_keep() -> None:
-    layer, _ = clustered(3000, 64, seed=4)
-    rng = np.random.default_rng(9)
-    energy = np.arange(1, 65.0) ** -0.7
-    more = ((rng.standard_normal((3400, 64)) * energy + 0.3) * 4).astype(np.float32)
-    engine = hl.compile(
-        layer, "cascade", eps=math.inf, delta_ids=0.02, over={"query", "calibration"}, calibration=more[:400], blocks=True
-    )
-    assert engine.plan.blocks is not None
-    assert engine.plan.blocks.factor < 1
-    asked = more[400:]
-    expected = np.argsort(-truth(layer, asked).logits, axis=1, kind="stable")[:, :10]
-    missed = 0
-    for row, best in zip(asked, expected, strict=True):
-        top = engine.topk(row[None], 10)
-        assert not top.proved.any()
-        missed += set(top.ids[0]) != set(best)
-    assert missed <= 0.02 * len(asked) + 3 * math.sqrt(0.02 * len(asked))
-    assert [k for k, _ in engine.plan.blocks.answers] == [1, 10, 64] and engine.plan.blocks.most == 64
-    ranked = np.argsort(-truth(layer, asked[:40]).logits, axis=1, kind="stable")
-    some = np.random.default_rng(1).choice(3000, 200, replace=False)  # bounds know nothing of other sets' best
-    for b, row in enumerate(asked[:40]):
-        for mask, left in (({"allowed": some}, np.isin(ranked[b], some)), ({"exclude": ranked[b, :5]}, np.arange(3000) >= 5)):
-            assert len(set(engine.topk(row[None], 10, **mask).ids[0]) - set(ranked[b][left][:10])) <= 1
-        assert engine.topk(row[None], 4).ids.shape == (1, 4)
-
-
-def test_less_has_to_be_right_where_more_may_fail() -> None:
-    layer, _ = clustered(3000, 64, seed=4)
-    rng = np.random.default_rng(9)
-    hidden = (rng.standard_normal((1000, 64)) * np.arange(1, 65.0) ** -0.7 + 0.3) * 4
-    blocks = blocks_of(layer, whiten(layer.weight, hidden[:200]))
-    find = finder(layer, blocks, 0.25, 1)
-    loose, strict = (answer_factors(layer, find, hidden[:200], hidden[200:], rate, 1) for rate in (0.3, 0.01))
-    assert [k for k, _ in loose] == [k for k, _ in strict] == [1, 10, 64]
-    assert all(0 < wide <= narrow <= 1 for (_, wide), (_, narrow) in zip(loose, strict, strict=True)) and loose != strict
-    assert answer_factors(layer, find, hidden[:20], hidden[20:90], 0.01, 1)[1] == (10, 1.0), "too few: the proof"
-
-
-@pytest.mark.parametrize("seem", ["to do", "too short", "to do, and are too short"])
-def test_vectors_that_bound_judge_one_sequence_of_factors(seem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether typical lengths will do is said by the vectors that choose. Where they seem to and do not, all is proved."""
-    layer, _ = clustered(3000, 150, seed=4)
-    rng = np.random.default_rng(9)
-    hidden = (rng.standard_normal((1000, 150)) * np.arange(1, 151.0) ** -0.7 + 0.3) * 4
-    blocks = blocks_of(layer, whiten(layer.weight, hidden[:300]))
-    if seem != "to do":
-
-        def too_short(layer: Layer, some: Blocks, share: float, threads: int) -> Any:
-            """Typical lengths find nothing that is right."""
-            find = finder(layer, some, share, threads)
-            return find if some.rest is not None else lambda *asked: (find(*asked)[0] - 1, np.ones(len(asked[0]), bool))
-
-        monkeypatch.setattr(learned_block_bounds, "finder", too_short)
-    judged = []
-
-    def counted(*parts: Any) -> Any:
-        judged.append(parts)
-        return answer_factors(*parts)
-
-    monkeypatch.setattr(learned_block_bounds, "answer_factors", counted)
-    if seem == "to do, and are too short":
-        monkeypatch.setattr(learned_block_bounds, "_will_do", lambda *_: True)
-    found = learned_block_bounds.learned_blocks(layer, blocks, 0.25, hidden[:300], hidden[300:], 0.02, 1)
-    assert len(judged) == 1
-    assert (found.rest is None) == (seem == "to do")
-    if seem == "to do, and are too short":
-        assert found.factor == 1.0 and {factor for _, factor in found.answers} == {1.0}
-    else:
-        assert found.factor < 1
-
-
 def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:
     layer, hidden = clustered(3000, 100)
     engine = hl.compile(layer, calibration=hidden, **IDS)
@@ -321,42 +247,6 @@ def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:
     mine, theirs = engine.topk(hidden[:8], 10), loaded.topk(hidden[:8], 10)
     np.testing.assert_array_equal(mine.ids, theirs.ids)
     np.testing.assert_array_equal(mine.cost.bytes, theirs.cost.bytes)
-
-
-def test_answers_that_may_fail_are_found_without_turning_what_is_behind_the_head(tmp_path: Path) -> None:
-    """Typical lengths stand for what is not rotated, and what is saved answers the same."""
-    layer, _ = clustered(3000, 150, seed=4)
-    rng = np.random.default_rng(9)
-    hidden = ((rng.standard_normal((1400, 150)) * np.arange(1, 151.0) ** -0.7 + 0.3) * 4).astype(np.float32)
-    over, path = {"query", "calibration"}, tmp_path / "engine.safetensors"
-    engine = hl.compile(layer, "cascade", eps=math.inf, delta_ids=0.05, over=over, calibration=hidden[:1000], blocks=True)
-    blocks = engine.plan.blocks
-    assert blocks is not None and blocks.answers and blocks.rest is None and blocks.back is None
-    asked = hidden[1000:]
-    best = np.sort(truth(layer, asked).logits, axis=1)[:, -10]
-    found = np.array([engine.topk(row[None], 10).logits[0, -1] for row in asked])
-    assert 0 < blocks.factor < 1 and (found < best - 1e-6).mean() <= 0.05 + 3 * math.sqrt(0.05 / len(asked))
-    engine.save(path)
-    np.testing.assert_array_equal(hl.load(path).topk(asked[:9], 10).ids, engine.topk(asked[:9], 10).ids)
-    file = open_file(path)
-    tensors = {key: np.array(file.read(key)) for key in file.tensors}
-    assert "plan.blocks.rest" not in tensors
-    del tensors["plan.blocks.rest_lost"]
-    write_file(path, tensors, dict(file.metadata))
-    with pytest.raises(HeadlongError):
-        hl.load(path)
-
-
-@pytest.mark.parametrize("level", [level for level in LEVELS if level != native.REFERENCE])
-def test_typical_lengths_are_the_same_to_every_executor(level: str) -> None:
-    layer, hidden = clustered(3000, 150, seed=4)
-    blocks, _ = made(layer, hidden, factor=0.6)
-    rough = typical(blocks, hidden.astype(np.float64))
-    assert rough.rest is None
-    queries = hidden[:20].astype(np.float64)
-    ids, *_ = native.blocks(layer.weight, layer.bias, rough, 0.9, level).topk(queries, 10, None, 1)
-    other, *_ = BlockSearch(layer.weight, layer.bias, rough, 0.9).topk(queries, 10, None, 1)
-    assert (ids == other).all(axis=1).mean() >= 0.9, "ways through the blocks differ where bounds may fail"
 
 
 def damage(name: str, tensors: dict[str, np.ndarray]) -> None:

@@ -177,17 +177,15 @@ def test_they_are_chosen_where_they_read_less_and_only_there(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("forced")
-def test_they_are_chosen_by_the_bounds_that_a_search_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_are_chosen_where_they_read_less(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = around_tastes(block_choice.RAYS_FROM, 12)
     vectors = hidden.astype(np.float64)
     basis = whiten(layer.weight, vectors)
     boxes, plan = blocks_of(layer, basis), hl.compile(layer, "full").plan
-    read = {(False, 1.0): 10.0, (True, 1.0): 20.0, (False, 0.5): 8.0, (True, 0.5): 4.0}
-    monkeypatch.setattr(block_choice, "read_by", lambda layer, blocks, *_: read[blocks.rays is not None, blocks.factor])
-    asked = layer, plan, boxes, basis, vectors, 0.25, 1
-    assert block_choice.tighter(*asked) is boxes
-    narrow = block_choice.tighter(*asked, lambda blocks: blocks._replace(factor=0.5))
-    assert narrow.rays is not None and narrow.factor == 1.0
+    for by_rays in (20.0, 4.0):
+        monkeypatch.setattr(block_choice, "read_by", lambda layer, blocks, *_: 10.0 if blocks.rays is None else by_rays)  # noqa: B023
+        found = block_choice.tighter(layer, plan, boxes, basis, vectors, 0.25, 1)
+        assert (found is boxes) == (by_rays > 10) and (found.rays is not None) == (by_rays < 10)
 
 
 def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:

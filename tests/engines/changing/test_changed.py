@@ -18,7 +18,7 @@ from headlong import native
 from headlong.engines import merged
 from headlong.engines.changed import Changed
 from headlong.engines.sampling_filters import Ranked
-from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, OptionError, ShapeError, UnsupportedError
+from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, ShapeError, UnsupportedError
 from headlong.store import open_file, write_file
 from oracle import check_topk, check_within, truth
 from structured_layers import made
@@ -267,13 +267,8 @@ def test_faults() -> None:
         engine.with_rows(MORE[:2], ids=[4, 701])
     with pytest.raises(IdError):
         engine.without([VOCAB])
-    vectors = RNG.standard_normal((600, DIM))
-    learned = hl.compile(engine.layer, "cascade", eps=math.inf, delta_ids=0.05, calibration=vectors, width=8)
-    assert learned.promise.delta_ids > 0 and "calibration" in learned.promise.over
-    more = learned.with_rows(MORE[:3])
+    more = engine.with_rows(MORE[:3])
     assert more.topk(HIDDEN, 3).ids.shape == (4, 3)
-    with pytest.raises(OptionError, match="learned from calibration vectors"):
-        more.compact()
     assert more.compact(calibration=RNG.standard_normal((600, DIM))).layer.vocab == VOCAB + 3
     assert engine.compact() is engine
     tree = hl.compile(made("tree", 16, 300).layer)

@@ -60,7 +60,7 @@ def always_by_blocks(layer: Layer, method: str, wanted: Promise, **about: Any) -
 def through_blocks(layer: ExpertsLayer) -> ExpertsEngine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "part", always_by_blocks)
-        return ExpertsEngine(layer, ExpertsOptions("cascade"), Promise(0.01, 0.0, 0.0, frozenset({"query"})), threads=1)
+        return ExpertsEngine(layer, ExpertsOptions("cascade"), Promise(0.01, 0.0, 0.0), threads=1)
 
 
 def logits_of(layer: ExpertsLayer, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -51,7 +51,7 @@ def test_a_screen_answers_for_its_candidates(kind: str, tmp_path: Path) -> None:
         assert top.lse[b] == pytest.approx(np.log(np.exp(z[b, mine]).sum()), abs=1e-9)
     assert not top.proved.any() and np.isinf(top.error).all()
     assert screen.missed is not None
-    assert engine.promise == hl.Promise(math.inf, 1.0, screen.missed[1], frozenset({"calibration"}))
+    assert engine.promise == hl.Promise(math.inf, screen.missed[1], screen.missed[1])
     wanted = top_ids(layer, hidden, screen.missed[0])
     got = engine.topk(hidden, k=screen.missed[0]).ids
     missed = np.mean([set(a) != set(b) for a, b in zip(wanted, got, strict=True)])

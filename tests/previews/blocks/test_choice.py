@@ -97,24 +97,20 @@ def test_records_that_caches_hold_are_cheaper_than_others() -> None:
     assert fetched(1e9, BUILT_IN) > 0.99 * fetched(1e9, cold)
 
 
-@pytest.mark.parametrize("promise", [{}, {"delta_ids": 0.05, "over": {"query", "calibration"}}])
-def test_a_batch_over_a_small_layer_is_searched_for_where_one_query_is(promise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_over_a_small_layer_is_searched_for_where_one_query_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_choice, "here", lambda: SCANS_ARE_DEAR)
     layer, hidden = around_centres()
-    made: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden[:400], **promise)
+    made: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden[:400])
     blocks, dense = made.plan.blocks._replace(most=64, batch=2, together=16), made.plan.dense._replace(batch=4)
     plan = made.plan._replace(blocks=blocks, dense=dense)
     engine, asked = Engine(layer, made.method, plan, made.norms, made.promise), hidden[400:464]
     few, more = engine.topk(asked, 16), engine.topk(asked, 17)
     assert not few.cost.dense.any() and more.cost.dense.all()
     np.testing.assert_array_equal(few.ids[:, 0], more.ids[:, 0])
-    masked = engine.topk(asked, 16, exclude=np.arange(40))
-    assert masked.cost.dense.all() == bool(promise)  # bounds that were learned for answers know no masks
+    assert not engine.topk(asked, 16, exclude=np.arange(40)).cost.dense.any()
     assert not engine.sample(asked, top_k=10, seed=1).cost.dense.any()
     other = engine.reading_densely(4)
     assert other.topk(asked, 16).cost.dense.all() and other.sample(asked, top_k=10, seed=1).cost.dense.all()
-    if promise:  # bounds that were learned say nothing of vectors of another size
-        assert all(engine.topk(size * asked, 5).cost.dense.all() for size in (1e-3, 1e3))
 
 
 def test_layers_of_two_thousand_classes_may_have_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,11 +29,8 @@ def compile(
     out: Annotated[Path, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")],
     method: Method = "auto",
     eps: Eps = 0.01,
-    delta: Delta = 1e-3,
-    delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
-    over: Annotated[
-        str | None, typer.Option(help="What may be random, with commas: query, rotation, calibration.")
-    ] = None,
+    delta: Delta = 1e-6,
+    log_probs: Annotated[bool, typer.Option(help="Whether log-probabilities are asked for beside ids.")] = True,
     calibration: CalibrationFile = None,
     option: MethodOption = None,
     without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
@@ -59,8 +56,8 @@ def compile(
         subject = inputs.any_layer(layer, weight, bias)
         vectors = None if calibration is None else inputs.hidden(calibration, subject.dim, subject.vocab)
         engine = hl.compile(
-            subject, method, eps=eps, delta=delta, delta_ids=delta_ids, over=over.split(",") if over else None,
-            calibration=vectors, threads=count, seed=seed, **chosen,
+            subject, method, eps=eps, delta=delta, log_probs=log_probs, calibration=vectors, threads=count, seed=seed,
+            **chosen,
         )  # fmt: skip
         move(1, 2)
         engine.save(out, layer=not without_layer)

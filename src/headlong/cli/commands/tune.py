@@ -15,8 +15,7 @@ def tune(
     hidden: HiddenFile,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")] = None,
     eps: Eps = 0.01,
-    delta: Delta = 1e-3,
-    delta_ids: Annotated[float, typer.Option(help="How often ids may be wrong; 0: proved.")] = 0.0,
+    delta: Delta = 1e-6,
     k: K = 10,
     without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
     weight: Weight = None,
@@ -40,7 +39,7 @@ def tune(
         subject = inputs.layer(layer, weight, bias)
         vectors = inputs.hidden(hidden, subject.dim, subject.vocab)
         engine, report = tuned(
-            subject, vectors, k=k, eps=eps, delta=delta, delta_ids=delta_ids, threads=count, seed=seed, progress=stage("plans")
+            subject, vectors, k=k, eps=eps, delta=delta, threads=count, seed=seed, progress=stage("plans")
         )
         if out is not None:
             engine.save(out, layer=not without_layer)

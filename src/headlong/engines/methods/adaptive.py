@@ -288,7 +288,7 @@ class Adaptive(Method):
             raise OptionError(f"method='adaptive' takes 0 < delta < 1 and a finite eps; got delta={delta:g}, eps={eps:g}")
         return replace(self, aim=(float(eps), float(delta)))
 
-    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
+    def promise(self, wanted: Promise) -> Promise:
         return Promise(math.inf, 1.0, 1.0)
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:

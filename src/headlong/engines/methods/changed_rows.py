@@ -52,7 +52,7 @@ def _levels(plan: Plan, layer: Layer, basis: Basis | None, threads: int) -> Plan
     if basis is None:
         return int8_plan(layer, plan.dense, None if plan.centre is None else mean_row(layer.weight), threads, together)
     first, deeper = plan.levels[0], len(plan.levels) > 1
-    if {bits for *_, bits in first.layout} == {8}:
+    if first.planes == 2:  # codes of few bits are multiplied with one plane of the query
         width = max(stop for _, stop, _ in first.layout)
         return prefix_plan(layer, basis, width, plan.dense, threads, deeper=deeper, together=together)
     planes = Planes(_groups(first, layer.dim), sum(bits for *_, bits in plan.levels[1].layout) if deeper else 0)

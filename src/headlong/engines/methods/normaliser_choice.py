@@ -36,9 +36,7 @@ HALF = 0.5
 def with_normalisers(layer: Layer, plan: Plan, promise: Promise, vectors: Doubles | None, threads: int) -> Plan:
     """``plan``, by which calls for normalisers read all rows where looks first take longer. Without ``vectors`` directions of
     rows stand in for queries."""
-    found_elsewhere = plan.draws is not None
-    if plan.blocks is not None:
-        found_elsewhere |= plan.blocks.draws is not None or plan.blocks.least <= promise.eps
+    found_elsewhere = plan.blocks is not None and plan.blocks.least <= promise.eps
     if found_elsewhere or not plan.levels or not bets(promise) or layer.weight.nbytes < FEW_TO_BET:
         return plan
     costs = here()

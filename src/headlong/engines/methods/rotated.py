@@ -59,8 +59,8 @@ class Rotated(Method):
         codes = codes_of(layer, basis, segments, self.rotation, threads)
         return none._replace(codes=codes)
 
-    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
-        return wanted._replace(delta_ids=wanted.delta, over=frozenset({"query", "rotation"} if wanted.delta > 0 else ()))
+    def promise(self, wanted: Promise) -> Promise:
+        return wanted._replace(delta_ids=wanted.delta)
 
     def _named(self, dim: int) -> tuple[Segment, ...]:
         assert self.segments is not None

@@ -41,5 +41,5 @@ class Svd(Method):
         rows = -(-layer.vocab // 16) if self.rows is None else whole(self.rows, "rows", 1, layer.vocab)
         return svd_plan(layer, width, rows, calibration)
 
-    def promise(self, wanted: Promise, calibrated: bool) -> Promise:
+    def promise(self, wanted: Promise) -> Promise:
         return Promise(math.inf, 1.0, 1.0)

@@ -6,11 +6,10 @@
     unseen x      p(x) <= sum_k pi_k exp(f(c_k) - L_k)         c_k the last logit of component k's own best (the threshold)
     x before x'   for every L in the box iff  sum_k d_k exp(-r_k sign d_k) > 0,   d_k = pi_k (e^f(z_kx) - e^f(z_kx')) e^-L_k
 
-Unlike one softmax, a mixture's *ranking* depends on its normalisers: ids are proved with proved intervals of them
-(``delta_ids`` 0), or hold but for ``delta_ids`` with sampled or learned ones (``widths.py``). Where the box is too
-wide for a pair, the normalisers that matter to it are narrowed as far as it takes; where an unseen class may still win, each
-component's own ranking is lengthened. Both end in exact sums, so every query is answered; ``cost.dense`` says where the whole
-matrix was read. A pooled layer (MoC) is one softmax.
+Unlike one softmax, a mixture's *ranking* depends on its normalisers: ids are proved with proved intervals of them. Where the
+box is too wide for a pair, the normalisers that matter to it are narrowed as far as it takes; where an unseen class may still
+win, each component's own ranking is lengthened. Both end in exact sums, so every query is answered; ``cost.dense`` says where
+the whole matrix was read. A pooled layer (MoC) is one softmax.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from headlong.engines.base import MOST_DELTA
 from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
-from headlong.engines.mixture.widths import LARGEST_K, LearnedWidths, Rates, learned_widths
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
@@ -34,7 +32,6 @@ from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 from headlong.number_checks import whole
-from headlong.previews.calibrated_radii import reach
 from headlong.promise import Promise
 
 NARROWER = (0.05, 0.01, 1e-3, 1e-9)
@@ -43,11 +40,7 @@ PIECE = 1 << 16
 CLOSE_ENOUGH = 0.01
 """Within which a look's own normalisers decide all but a few rankings."""
 TEN, PROBES = 10, 32
-"""Where ids are proved, the k and the calibration vectors that say whether to look at codes before the rows."""
-BETS = 0.1
-"""Of the rate of ids: what the bets may fail that decide what margins leave open. They hardly ever do."""
-LISTED = 32
-"""Classes of each component's own ranking where its normaliser is learned: of lists of that length."""
+"""The k and the calibration vectors that say whether to look at codes before the rows."""
 
 
 @dataclass(frozen=True)
@@ -84,123 +77,67 @@ class MixtureEngine(StructuredEngine):
             raise OptionError(f"layer is a {type(layer).__name__}; the mixture engine reads a MixtureLayer")
         self.mixture, self.calibration = layer, calibration
         self.parts = MixtureParts(layer, self._threads, self.seed)
-        fails = {"query"} if promise.delta > 0 or promise.delta_ids > 0 else set()
-        rates = Rates(min(promise.delta_ids, MOST_DELTA) * (1 - BETS), min(promise.delta or promise.delta_ids, MOST_DELTA) / 2)
-        held = self._held(rates)
-        self.promise = promise._replace(over=frozenset(fails | ({"calibration"} if len(held) else set())))
-        given = None if calibration is None else calibration[: len(calibration) // 2] if len(held) else calibration
-        contexts = None if given is None else self.parts.made_of(given)
+        self.promise = promise._replace(delta_ids=0.0)
+        contexts = None if calibration is None else self.parts.made_of(calibration)
         self.parts.look_by(options.parts, contexts, options.width, min(promise.eps, CLOSE_ENOUGH))
         self.part = self.parts.part
-        self.widths: LearnedWidths | None = None
-        """What was learned of normalisers, where ids may fail and calibration vectors came."""
-        self._reach = 0.0, np.inf
         self._dense_first = False
-        if calibration is not None and promise.delta_ids == 0 and self.parts.mixes:
+        if calibration is not None and self.parts.mixes:
             self._dense_first = not self._settles(calibration[-PROBES:])
-        if calibration is not None and len(held):
-            self.widths = learned_widths(self.parts, held, rates, min(LISTED, layer.vocab))
-            self._reach = reach(calibration)
 
     def _settles(self, vectors: Doubles) -> bool:
         """Whether what is proved of a first look decides the ten best of half of ``vectors``."""
         open_ones = 0
         for row in vectors:
             (contexts, prior), k = self.parts.contexts(row), min(TEN, self.layer.vocab)
-            ids, cut, sure = self.parts.rankings(contexts, self._listed(k, None), np.inf, 0.0, QueryCost())
-            _, left = self._judged(self.parts.logits(contexts, ids, QueryCost()), prior, sure, cut, ids, k, None)
+            ids, cut, sure = self.parts.rankings(contexts, self._listed(k), np.inf, QueryCost())
+            _, left = self._judged(self.parts.logits(contexts, ids, QueryCost()), prior, sure, cut, ids, k)
             open_ones += left.pairs or left.unseen
         return 2 * open_ones <= len(vectors)
 
-    def _held(self, rates: Rates) -> Doubles:
-        """The calibration vectors that widths are learned from: where ids may fail, and there are enough."""
-        given, nothing = self.calibration, np.zeros((0, self.layer.dim))
-        if given is None or rates.ids == 0 or not self.parts.mixes:
-            return nothing
-        half = len(given) // 2
-        if len(given) - half < rates.fewest:
-            self.reason += f"; at these rates normalisers are learned from {2 * rates.fewest:,} calibration vectors or more"
-            return nothing
-        return given[half:][: rates.plenty]
-
     def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
         answers = [self._best_of(row, k, eps) for row in hidden]
-        logits, ids, proved, error, tallies = zip(*answers, strict=True) if answers else ((), (), (), (), ())
+        logits, ids, error, tallies = zip(*answers, strict=True) if answers else ((), (), (), ())
         shape = (len(hidden), k)
         errors = np.array(error, np.float64)
         return Best(
-            np.array(logits, np.float64).reshape(shape), np.array(ids, np.int64).reshape(shape), np.array(proved, bool),
+            np.array(logits, np.float64).reshape(shape), np.array(ids, np.int64).reshape(shape), np.ones(len(hidden), bool),
             np.zeros(len(hidden)), errors, np.zeros(len(hidden)), _spent(tallies),
         )  # fmt: skip
 
-    def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, bool, float, QueryCost]:
+    def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, float, QueryCost]:
         contexts, prior = self.parts.contexts(row)
-        tally, chance, step, count = QueryCost(), self.promise.delta_ids, 0, self._listed(k, self._learned(row))
-        ids, cut, box, widths = self._first_look(contexts, k, count, self._learned(row), tally)
-        values = box if widths is None else widths.around(box)
-        z, margin = self.parts.logits(contexts, ids, tally), None if widths is None else float(widths.margins[k - 1])
-        chance *= 1.0 if widths is None else 2 * BETS  # the looks that follow a first one share half of it
+        tally, step, count = QueryCost(), 0, self._listed(k)
+        first = self._dense_first and len(prior) > 1
+        ids, cut, box = self.parts.rankings(contexts, count, NARROWER[-2] if first else np.inf, tally, first)
+        z = self.parts.logits(contexts, ids, tally)
         while True:
-            middle = values if margin is not None else box
-            ranking, left = self._judged(z, prior, middle._replace(radius=box.radius), cut, ids, k, margin)
+            ranking, left = self._judged(z, prior, box, cut, ids, k)
             if left.unseen and (left.hopeless or step == len(NARROWER)) and count < self.layer.vocab:
                 count = min(self.layer.vocab, 4 * count)
-                ids, cut, _ = self.parts.rankings(contexts, count, np.inf, 0.0, tally)
-                z, margin = self.parts.logits(contexts, ids, tally), None  # which was learned of the first lists
+                ids, cut, _ = self.parts.rankings(contexts, count, np.inf, tally)
+                z = self.parts.logits(contexts, ids, tally)
             elif (left.pairs or left.unseen) and step < len(NARROWER):
-                step, margin = _step(left.need, step), None
+                step = _step(left.need, step)
                 idle = left.idle if step < len(NARROWER) - 1 else np.zeros(len(prior), bool)
-                box = self.parts.narrower(contexts, box, NARROWER[step], self._share(chance, len(prior), step + 1), tally, idle)
+                box = self.parts.narrower(contexts, box, NARROWER[step], 0.0, tally, idle)
                 step += 1
             else:
                 break
-        chosen = ranking.order[:k]
-        values, aim = self._known(values, box, widths is not None), self._aim(row, eps)
-        if aim < float(values.radius.max()):
-            values = self.parts.narrower(contexts, values, aim, self._share(self.promise.delta, len(prior), 0), tally)
-        found = ranking.total[:k] if values.lse is middle.lse else added(self.parts.exponents(z[:, chosen], prior, values))
-        proved = chance == 0 or len(prior) == 1 or (step > 0 and bool((box.radius <= 2 * NARROWER[-1]).all()))
-        return found, ids[chosen], proved, float(values.radius.max()) + self.parts.rounding(row, found), tally
+        chosen, aim = ranking.order[:k], self._aim(row, eps)
+        values = box
+        if aim < float(box.radius.max()):
+            values = self.parts.narrower(contexts, box, aim, self._share(len(prior)), tally)
+        found = ranking.total[:k] if values is box else added(self.parts.exponents(z[:, chosen], prior, values))
+        return found, ids[chosen], float(values.radius.max()) + self.parts.rounding(row, found), tally
 
-    def _known(self, values: Normalisers, box: Normalisers, learned: bool) -> Normalisers:
-        """What log-probabilities may be made of: ``values`` that they may fail by, or the box of the ids that is narrower.
-
-        A box that fails more often than log-probabilities may says nothing of them.
-        """
-        if self.promise.delta_ids > self.promise.delta:
-            sure = learned and self.promise.delta > 0
-            return values if sure else Normalisers(box.lse, np.full_like(box.radius, np.inf))
-        better = box.radius < values.radius
-        if not learned or better.all():
-            return box
-        if not better.any():
-            return values
-        return Normalisers(np.where(better, box.lse, values.lse), np.where(better, box.radius, values.radius))
-
-    def _learned(self, row: Doubles) -> LearnedWidths | None:
-        """What was learned of normalisers, unless ``row`` is of another size than all vectors that it was learned from."""
-        shortest, longest = self._reach
-        return self.widths if shortest <= float(np.linalg.norm(row)) <= longest else None
-
-    def _listed(self, k: int, widths: LearnedWidths | None) -> int:
+    def _listed(self, k: int) -> int:
         """How long each component's own ranking is at first."""
         long = k if self.mixture.pooled or self.mixture.components == 1 else k + self._options.extra
-        return min(self.layer.vocab, LISTED if widths is not None and k <= LARGEST_K and long <= LISTED else long)
-
-    def _first_look(
-        self, contexts: Doubles, k: int, count: int, widths: LearnedWidths | None, tally: QueryCost
-    ) -> tuple[Ids, Doubles, Normalisers, LearnedWidths | None]:
-        """The lists, the last logit of each, the normalisers, and how much better they are known than they say."""
-        chance = self.promise.delta_ids
-        if len(contexts) == 1 or chance == 0:
-            eps = NARROWER[-2] if self._dense_first else np.inf
-            return *self.parts.rankings(contexts, count, eps, 0.0, tally, self._dense_first), None
-        if widths is not None and k <= LARGEST_K and count == widths.listed:
-            return *self.parts.rankings(contexts, count, np.inf, 0.0, tally), widths
-        return *self.parts.rankings(contexts, count, NARROWER[0], self._share(chance, len(contexts), 0), tally), None
+        return min(self.layer.vocab, long)
 
     def _judged(
-        self, z: Doubles, prior: Doubles, box: Normalisers, cut: Doubles, ids: Ids, k: int, margin: float | None
+        self, z: Doubles, prior: Doubles, box: Normalisers, cut: Doubles, ids: Ids, k: int
     ) -> tuple[Ranking, Doubts]:
         """The ranking at the middle of the box, and what is open; of one component its logits, which have no normaliser."""
         exponents = self.parts.exponents(z, prior, box)
@@ -208,13 +145,13 @@ class MixtureEngine(StructuredEngine):
             order = np.lexsort((ids, -z[0]))
             return Ranking(order, exponents[0, order], np.zeros((1, 0))), doubts(np.zeros((1, 0)), box.radius)
         ranking = ranked(exponents, self.parts.exponents(cut[:, None], prior, box)[:, 0], ids, k)
-        return ranking, doubts(ranking.pairs, box.radius, margin)
+        return ranking, doubts(ranking.pairs, box.radius)
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         logits, error, tallies = np.empty(ids.shape), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
             tally, (contexts, prior) = QueryCost(), self.parts.contexts(row)
-            chance = self._share(self.promise.delta, len(prior), 0)
+            chance = self._share(len(prior))
             nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
             wanted = self._aim(row, eps)
             if np.isinf(wanted):
@@ -271,9 +208,9 @@ class MixtureEngine(StructuredEngine):
         spent = Spent(spent.rows + scored.spent.rows, spent.bytes + scored.spent.bytes, spent.dense | scored.spent.dense)
         return Drawn(ids, scored.logits, score, np.ones(shape, bool), spent)
 
-    def _share(self, chance: float, components: int, step: int) -> float:
-        """One component's part of ``chance`` at one of the looks that may follow each other."""
-        return min(chance, MOST_DELTA) / (components * 2.0 ** (step + 1))
+    def _share(self, components: int) -> float:
+        """How often one component's normaliser may be off."""
+        return min(self.promise.delta, MOST_DELTA) / components
 
     def _aim(self, row: Doubles, eps: float) -> float:
         """How narrow normalisers have to be for log-probabilities within ``eps``, rounding included."""

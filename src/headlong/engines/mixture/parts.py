@@ -101,21 +101,16 @@ class MixtureParts:
         return np.asarray(self.link(z) + (prior - box.lse)[:, None])
 
     def rankings(
-        self, contexts: Doubles, count: int, eps: float, chance: float, tally: QueryCost, dense: bool = False
+        self, contexts: Doubles, count: int, eps: float, tally: QueryCost, dense: bool = False
     ) -> tuple[Ids, Doubles, Normalisers]:
         """The classes in any component's own best ``count``, the last logit of each, and the normalisers."""
         logits, found, _, lse, error, _, *cost = self.part.executor.topk(
-            contexts, count, eps, None, dense, native.threads(self._threads), chance, self._seed
+            contexts, count, eps, None, dense, native.threads(self._threads), 0.0, self._seed
         )
         tally.add(*cost)
         cut = logits[:, -1] if count < self.layer.vocab else np.full(len(contexts), -np.inf)
         ids = np.sort(found, axis=None)
         return ids[np.append(ids[1:] != ids[:-1], True)], cut, Normalisers(lse, error)
-
-    def densely(self, contexts: Doubles, eps: float) -> Normalisers:
-        """Normalisers of any number of contexts within ``eps``, by dense passes that they share."""
-        lse, error, *_ = self.part.executor.lse(contexts, eps, None, True, native.threads(self._threads), 0.0, self._seed)
-        return Normalisers(lse, error)
 
     def narrower(
         self, contexts: Doubles, box: Normalisers, eps: float, chance: float, tally: QueryCost, idle: Flags | None = None

@@ -72,9 +72,9 @@ def ranked(exponents: Doubles, edge: Doubles, ids: Ids, k: int) -> Ranking:
     return Ranking(order, total[order], np.exp(first - unit) - np.exp(second - unit))
 
 
-def doubts(pairs: Doubles, radius: Doubles, margin: float | None = None) -> Doubts:
-    """What the box leaves open of :attr:`Ranking.pairs`; or what is closer than ``margin``, a share of ``sum_k |d_k|``."""
-    sure = ahead(pairs, radius) if margin is None else pairs.sum(axis=0) >= margin * np.abs(pairs).sum(axis=0)
+def doubts(pairs: Doubles, radius: Doubles) -> Doubts:
+    """What the box leaves open of :attr:`Ranking.pairs`."""
+    sure = ahead(pairs, radius)
     if sure.all():
         return Doubts(False, False, False, np.inf, np.zeros(len(radius), bool))
     gaps = pairs[:, ~sure]

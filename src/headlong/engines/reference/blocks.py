@@ -131,18 +131,6 @@ class BlockSearch:
         state.keep(blocks.order[places[rest]].astype(np.int64), upper[rest])
 
 
-def looks(search: BlockSearch, hidden: Doubles) -> tuple[tuple[Doubles, Doubles], tuple[Doubles, Doubles]]:
-    """``(estimate, radius) [places]`` of every class by its block's coordinates, and by a closer look."""
-    blocks, state = search.blocks, State(search, hidden, 1)
-    query, groups = halves_of(blocks, hidden), np.arange(len(blocks.levels[-1].records))
-    est, upper = (side.ravel() for side in bounds(blocks.levels[-1], False, query, groups, state))
-    if blocks.closer is None:
-        return (est, upper - est), (est, upper - est)
-    near, top = closer(blocks, query, np.arange(len(est)), est)
-    with np.errstate(invalid="ignore"):  # places without a class
-        return (est, upper - est), (near, top - near)
-
-
 class State:
     """Rows scored so far, best first, and the classes that may yet join them."""
 
@@ -211,11 +199,8 @@ def halves_of(blocks: Blocks, hidden: Doubles) -> BoxQuery:
             sizes.append(float(np.linalg.norm(x[start:stop])))
             continue
         assert blocks.rest_lost is not None
-        if blocks.rest is None:
-            sizes.append(float(blocks.rest_lost[behind, 2] * np.linalg.norm(x)))
-            behind += 1
-            continue
         assert blocks.back is not None
+        assert blocks.rest is not None
         assert blocks.rest_scale is not None
         left, part = centred - x @ blocks.back.astype(np.float64), slice(start - width, stop - width)
         seen = left @ blocks.rest[:, part].astype(np.float64) * blocks.rest_scale[part]
@@ -223,12 +208,12 @@ def halves_of(blocks: Blocks, hidden: Doubles) -> BoxQuery:
         sizes.append(float(np.linalg.norm(seen) * (1 + 2.0**-20) + lost))
         behind += 1
     halves = np.array([np.linalg.norm(x[: blocks.look]), np.linalg.norm(x[blocks.look :]), 1.0, length])
-    widened = np.array(sizes) * blocks.factor * (1 + 2.0**-18)
+    widened = np.array(sizes) * (1 + 2.0**-18)
     shared, own = (float(np.array(factors) @ halves) * (1 + 2.0**-18) for factors in (blocks.shared, blocks.closer_shared))
     add = float(blocks.centre @ hidden)
     first = blocks.edges.index(width) if width in blocks.edges else len(sizes)
     if blocks.rays is not None:
-        sides = np.append(halves[0] * blocks.factor * (1 + 2.0**-18), widened)
+        sides = np.append(halves[0] * (1 + 2.0**-18), widened)
         near = np.array([float(np.linalg.norm(x)) * (1 + 2.0**-18), own])
         ends = x @ blocks.rays.directions.astype(np.float64) * blocks.rays.scale
         return BoxQuery(x, np.append(sides, shared), near, add, abs(add) * 2.0**-20 + 2.0**-100, ends)

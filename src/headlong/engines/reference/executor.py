@@ -20,12 +20,10 @@ from numpy.typing import NDArray
 from headlong.dtypes import UNIT
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.joint_error import closest
-from headlong.engines.reference.learned_draws import estimates
 from headlong.engines.reference.nucleus import Nucleus
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query, logits
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import evaluated, lowering_error
-from headlong.plan import Draws
 
 Mask = NDArray[np.uint8] | None
 Answer = tuple[NDArray[Any], ...]
@@ -133,8 +131,8 @@ def _rounding(query: Query, shift: float) -> float:
 class Executor:
     """The verbs of ``headlong._native.Executor`` over a :class:`Matrix`, looped over the queries of a batch.
 
-    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` (0: the class is not there) or None. Where a plan has no
-    ``draws``, ``delta`` and ``seed`` are not used: what may be estimated from sampled rows is proved here.
+    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` (0: the class is not there) or None. ``delta`` and ``seed``
+    are not used: what may be estimated from sampled rows is proved here.
     """
 
     isa = "numpy"
@@ -150,7 +148,7 @@ class Executor:
         for query in self._queries(hidden, mask, dense, k):
             ids = top(query, k)
             values = query.estimate[ids]
-            lse, error = self._normaliser(query, k, eps, mask, delta, seed)
+            lse, error = normaliser(query, eps)
             log_probs = self.matrix.link(values) - (lse if math.isfinite(lse) else 0.0)
             ranked = (_pad(values, k, -np.inf), _pad(ids, k, -1), _pad(log_probs, k, -np.inf))
             answers.append((*ranked, lse, error, query.proves, *_cost(query)))
@@ -161,38 +159,8 @@ class Executor:
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
         queries = self._queries(hidden, mask, dense, 0)
-        found = ((*self._normaliser(query, 0, eps, mask, delta, seed), *_cost(query)) for query in queries)
+        found = ((*normaliser(query, eps), *_cost(query)) for query in queries)
         return _columns(list(found), ("f",), ("f",), *_COST)
-
-    def try_draws(
-        self, hidden: Doubles, ways: list[int], eps: float, spends: list[list[float]], tries: int, threads: int = 0,
-        seed: int = 0,
-    ) -> Doubles:  # fmt: skip
-        """``[batch, numbers, tries]``: how far off each normaliser is, if as many ids are found first as ``ways`` say and draws
-        cost what the ``spends`` of each way say, those of the first way first; NaN: none are made."""
-        found = np.full((len(hidden), sum(map(len, spends)), tries), np.nan)
-        draws, seeds = self.matrix.plan.draws, [seed + t for t in range(tries)]
-        assert draws is not None
-        exact, error = self.lse(hidden, 0.0, None, True, threads)[:2]
-        start = 0
-        for k, some in zip(ways, spends, strict=True):
-            for b, query in enumerate(self._queries(hidden, None, False, k)):
-                top(query, k)
-                for s, spend in enumerate(some if not query.dense else []):
-                    values = estimates(query.again(), Draws(eps, spend, draws.narrow), k, seeds)
-                    if values is not None:
-                        found[b, start + s] = error[b] + np.abs(np.array(values) - exact[b])
-            start += len(some)
-        return found
-
-    def _normaliser(self, query: Query, k: int, eps: float, mask: Mask, delta: float, seed: int) -> tuple[float, float]:
-        """From as many rows as queries taught, where they were asked the same; else proved."""
-        draws = self.matrix.plan.draws
-        if draws is not None and eps == draws.eps and delta > 0 and mask is None and not query.dense:
-            values = estimates(query, draws, k, [seed])
-            if values is not None:
-                return values[0], eps
-        return normaliser(query, eps)
 
     def logits(self, hidden: Doubles, ids: Ids, threads: int) -> Doubles:
         """``[batch, m]``: the exact logits of ``ids [batch, m]``."""

@@ -8,7 +8,6 @@ samples) are in ``executor.py``. Everything is float64 and whole-vocabulary arra
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any, NamedTuple
 
@@ -70,12 +69,6 @@ class Query:
         self.rounding: Doubles = (dim + 4) * UNIT * (norms * float(np.linalg.norm(hidden)) + bias)
         """How far the float64 logit of each class can be from the real number."""
         self.halves = halves_of(matrix.plan, hidden)
-
-    def again(self) -> Query:
-        """A copy that reads on by itself."""
-        other = copy.copy(self)
-        other.estimate, other.radius, other.depth = self.estimate.copy(), self.radius.copy(), self.depth.copy()
-        return other
 
     @property
     def scored(self) -> Flags:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any, Protocol
 
 import numpy as np
 
 from headlong.arrays import Array
-from headlong.plan import NEIGHBOURS, TAUGHT, Blocks, BoxLevel, Draws, Rays
+from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
 
 MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
 NAME = "plan.blocks."
@@ -38,17 +37,13 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "levels": [[level.codes, level.lengths] for level in blocks.levels],
         "shared": list(blocks.shared),
         "closer_shared": list(blocks.closer_shared),
-        "factor": blocks.factor,
         "batch": blocks.batch,
         "together": blocks.together,
         "most": blocks.most,
-        "answers": [list(pair) for pair in blocks.answers],
         "least": blocks.least if math.isfinite(blocks.least) else 0.0,
         **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
-        **({} if blocks.draws is None else {"draws": blocks.draws[:3]}),
         **({"samples": True} if blocks.samples else {}),
         **({"trial": blocks.trial} if math.isfinite(blocks.trial) else {}),
-        **({"typical": True} if blocks.rest is None and blocks.rest_lost is not None else {}),
     }
 
 
@@ -63,11 +58,7 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
     behind = sum(edge >= width for edge in edges[:-1])
     rest = -(-(dim - width) // NEIGHBOURS) * NEIGHBOURS
     more: dict[str, Any] = dict.fromkeys(("back", "rest", "rest_scale", "rest_lost"))
-    if width < dim and record.get("typical", False):
-        if not record.get("answers"):
-            raise ValueError("blocks without a rest have learned nothing")
-        more["rest_lost"] = _sound(tensor(NAME + "rest_lost", np.float64, (behind, 3)), "rest_lost", least=0.0)
-    elif width < dim:
+    if width < dim:
         more = {
             "back": _sound(tensor(NAME + "back", turn, (width, dim)), "back"),
             "rest": tensor(NAME + "rest", np.int8, (dim, rest)),
@@ -92,11 +83,11 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
     mean, centre = (_sound(tensor(NAME + name, np.float64, (dim,)), name) for name in ("mean", "centre"))
     return Blocks(
         mean, centre, head, look=look, edges=edges, order=order, levels=levels, closer=closer,
-        shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]), factor=_size(record["factor"]),
+        shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]),
         batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
-        together=_count(record.get("together", 0), vocab),
-        answers=_answers(record.get("answers", []), vocab), least=_size(record.get("least", 0.0)) or math.inf,
-        rays=rays, draws=read_draws(record.get("draws"), 2), samples=record.get("samples") is True,
+        together=_count(record["together"], vocab),
+        least=_size(record["least"]) or math.inf,
+        rays=rays, samples=record.get("samples") is True,
         trial=_size(record.get("trial", 0.0)) or math.inf, **more,
     )  # fmt: skip
 
@@ -130,28 +121,6 @@ def _read_rays(
     if rays.owner.max(initial=0) >= count:
         raise ValueError("a node lies on no ray")
     return order, levels, rays
-
-
-def _answers(entries: Any, vocab: int) -> tuple[tuple[int, float], ...]:
-    """``(k, factor)`` with k rising; files from before there were any have no word of them."""
-    answers = tuple((_count(k, vocab), _size(factor)) for k, factor in entries)
-    if any(a >= b for (a, _), (b, _) in itertools.pairwise(answers)) or any(not (k and 0 < f <= 1) for k, f in answers):
-        raise ValueError(f"blocks have learned {answers}")
-    return answers
-
-
-def read_draws(record: Any, levels: int) -> Draws | None:
-    """Of so many levels; files from before there were any have no word of them."""
-    if record is None:
-        return None
-    if len(record) == 3:  # from before each way to ask had its own: one number for both
-        record = [*record, None]
-    eps, spend, narrow, beside = record
-    draws = Draws(_size(eps), _size(spend), tuple(map(_size, narrow)), None if beside is None else _size(beside))
-    typical = len(draws.narrow) == levels and all(0 < part <= 1 for part in draws.narrow)
-    if not (draws.eps > 0 and draws.spend > 0 and draws.spent_on(TAUGHT) > 0 and typical):
-        raise ValueError(f"{draws} does not fit what has {levels} levels")
-    return draws
 
 
 def _levels(entries: Any, tensor: TensorReader, groups: int) -> tuple[BoxLevel, ...]:

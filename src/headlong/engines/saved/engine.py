@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headlong.arrays import Array
 from headlong.engines.saved import changes as saved_changes
 from headlong.engines.saved import codes as saved_codes
-from headlong.engines.saved.blocks import read_blocks, read_draws, record_of, tensors_of
+from headlong.engines.saved.blocks import read_blocks, record_of, tensors_of
 from headlong.engines.saved.changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
@@ -71,7 +71,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     record = {
         "method": engine.method,
         "options": {name: _plain(value) for name, value in engine.options.items()},
-        "promise": [*map(_plain, engine.promise[:3]), sorted(engine.promise.over)],
+        "promise": [*map(_plain, engine.promise)],
         "seed": engine.seed,
         "reason": engine.reason,
         "levels": [
@@ -80,10 +80,8 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         "blocks": None if plan.blocks is None else record_of(plan.blocks),
         "codes": None if plan.codes is None else saved_codes.record_of(plan.codes),
         "changes": None if engine.changes is None else engine.changes.vocab,
-        "draws": plan.draws,
         "budget": plan.budget,
         "dense": [_plain(value) for value in plan.dense],
-        "seen": plan.seen,
         "layer": {
             "checksum": layer.checksum(),
             "vocab": layer.vocab,
@@ -142,13 +140,13 @@ class _Record:
     def engine(self, given: Layer | None) -> Saved:
         layer = self._layer(given)
         plan = self._plan(layer)
-        eps, delta, delta_ids, over = self.data["promise"]
-        promise = Promise(_number(eps), _number(delta), _number(delta_ids), frozenset(map(str, over)))
-        if not (promise.eps > 0 and promise.delta <= 1 and promise.delta_ids <= 1):
-            raise ValueError(f"{promise[:3]} is not a promise")
+        eps, delta, delta_ids = self.data["promise"]
+        promise = Promise(_number(eps), _number(delta), _number(delta_ids))
+        if not (promise.eps > 0 and promise.delta_ids <= promise.delta <= 1):
+            raise ValueError(f"{tuple(promise)} is not a promise")
         options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
         norms = self._sizes("norms", (layer.vocab,))
-        seed, changed = _whole(self.data["seed"], 2**64 - 1), self.data.get("changes")
+        seed, changed = _whole(self.data["seed"], 2**64 - 1), self.data["changes"]
         changes = None if changed is None else read_changes(changed, self._tensor, layer)
         return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]), changes)
 
@@ -197,29 +195,17 @@ class _Record:
             self._dense(),
             {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
             self._blocks(layer),
-            draws=read_draws(self.data.get("draws"), len(entries)),
-            seen=self._seen(),
             codes=saved_codes.read_codes(self.data.get("codes"), self._tensor, layer.vocab, layer.dim),
         )
 
     def _dense(self) -> Dense:
-        batch, share, *price = self.data["dense"]  # files from before there was a price of products have two numbers
-        dense = Dense(_number(batch), _number(share), *map(_number, price))
+        dense = Dense(*map(_number, self.data["dense"]))
         if not 0 < dense.code_product < math.inf:
             raise ValueError(f"{dense} does not say what a product of codes costs")
         return dense
 
-    def _seen(self) -> tuple[float, float] | None:
-        record = self.data.get("seen")  # files from before there was any have no word of it
-        if record is None:
-            return None
-        shortest, longest = map(_number, record)
-        if not 0 <= shortest <= longest:
-            raise ValueError(f"seen is {record}; expected two lengths, the shorter one first")
-        return shortest, longest
-
     def _blocks(self, layer: Layer) -> Blocks | None:
-        record = self.data.get("blocks")  # files from before there were any have no word of them
+        record = self.data["blocks"]
         if record is None:
             return None
         head = self.file.tensors.get("plan.blocks.head")
@@ -251,7 +237,7 @@ class _Record:
         assert codes is not None
         scale = None if matrix else self._sizes(f"{name}.scale", (len(layout), padded(vocab)))
         slack = self._sizes(f"{name}.slack", (len(rows), padded(vocab)), missing=not terms, endless=True)
-        planes = _whole(entry.get("planes", 2), 2)  # files from before one was enough have no word of them
+        planes = _whole(entry["planes"], 2)
         if planes < (1 if depth == 0 else 2):
             raise ValueError(f"level {depth} reads {planes} planes of a query; expected {'1 or 2' if depth == 0 else '2'}")
         return Level(codes, layout, scale, slack, terms, bool(entry["adds"]), planes)

@@ -55,7 +55,7 @@ class BlocksEngine(StructuredEngine):
             raise OptionError(f"layer is a {type(layer).__name__}; the blocks engine reads a BlocksLayer")
         self.calibration = calibration
         count = len(layer.blocks)
-        share = promise._replace(delta=promise.delta / count, delta_ids=promise.delta_ids / count)
+        share = promise._replace(delta=promise.delta / count)
         self.blocks = layer.blocks
         self.parts = [
             part(
@@ -66,8 +66,7 @@ class BlocksEngine(StructuredEngine):
         ]  # fmt: skip
         kept = [engine.promise for engine in self.parts]
         delta, delta_ids = (min(1.0, sum(getattr(one, name) for one in kept)) for name in ("delta", "delta_ids"))
-        over = frozenset().union(*(one.over for one in kept))
-        self.promise = Promise(max(one.eps for one in kept), delta, delta_ids, over)
+        self.promise = Promise(max(one.eps for one in kept), delta, delta_ids)
         sizes = [block.layer.vocab for block in layer.blocks]
         self._firsts = np.concatenate([[0], np.cumsum(sizes)])
         self._order: Ids = np.arange(layer.vocab) if layer.order is None else layer.order

@@ -98,12 +98,7 @@ class ExpertsEngine(StructuredEngine):
             for number, mine in enumerate(vectors)
         ]
         kept = [engine.promise for engine in self.parts]
-        self.promise = Promise(
-            max(one.eps for one in kept),
-            max(one.delta for one in kept),
-            max(one.delta_ids for one in kept),
-            frozenset().union(*(one.over for one in kept)),
-        )
+        self.promise = Promise(*(max(values) for values in zip(*kept, strict=True)))
         self._sizes = layer.sizes
         self._row_bytes = layer.width * layer.weight.itemsize
         self._gate_bytes = float(layer.gate.nbytes)
@@ -196,4 +191,4 @@ def search_of(reader: Any) -> tuple[Any, ...] | None:
     if not isinstance(reader, BlockReader) or not reader.native:
         return None
     sizes = reader.batch, reader.most, reader.together
-    return reader.searches[0][1].capsule, *sizes, reader.least, EDGE, FIRST_ASKED, reader.samples, reader.affine
+    return reader.search.capsule, *sizes, reader.least, EDGE, FIRST_ASKED, reader.samples, reader.affine

@@ -47,7 +47,7 @@ def write_structured(path: str | os.PathLike[str], engine: SavedLayer, with_laye
     record = {
         "kind": engine.kind,
         "options": engine.options,
-        "promise": [*("inf" if math.isinf(value) else value for value in promise[:3]), sorted(promise.over)],
+        "promise": ["inf" if math.isinf(value) else value for value in promise],
         "seed": engine.seed,
         "reason": engine.reason,
         "checksum": layer.checksum(),
@@ -90,10 +90,10 @@ def read_structured(
 
 def _kept(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLayer | None) -> SavedLayer:
     layer = _layer(record, file, given)
-    eps, delta, delta_ids, over = record["promise"]
-    promise = Promise(math.inf if eps == "inf" else float(eps), float(delta), float(delta_ids), frozenset(map(str, over)))
-    if not (promise.eps > 0 and 0 <= promise.delta <= 1 and 0 <= promise.delta_ids <= 1):
-        raise ValueError(f"{promise[:3]} is not a promise")
+    eps, delta, delta_ids = record["promise"]
+    promise = Promise(math.inf if eps == "inf" else float(eps), float(delta), float(delta_ids))
+    if not (promise.eps > 0 and 0 <= promise.delta_ids <= promise.delta <= 1):
+        raise ValueError(f"{tuple(promise)} is not a promise")
     seed = record["seed"]
     if type(seed) is not int or not 0 <= seed < 2**64 or record["kind"] != layer.kind:
         raise ValueError(f"seed {seed!r} and kind {record['kind']!r} do not fit the {layer.kind} layer")

@@ -5,7 +5,7 @@
     top-k, lse, samples   of the candidates alone          log_prob   exact logits of any class, over the candidates' lse
 
 What a screen leaves out is not bounded, so nothing is proved: ``proved`` is always off, ``error`` is infinite, and the
-promise is none, or the rate of incomplete top k that was measured on held-out vectors (over "calibration"). The
+promise is none, or the rate of incomplete top k that was measured on held-out vectors. The
 candidates' normaliser is a lower end of the layer's. With a mask the answer is exact: those classes are read as they are.
 """
 
@@ -58,9 +58,9 @@ class ScreensEngine(StructuredEngine):
             raise OptionError(f"probes={self.probes!r}; expected 1 to the {layer.clusters} clusters")
         self.promise = Promise(math.inf, 1.0, 1.0)
         if layer.missed is not None and self.probes == layer.probes:
-            self.promise = Promise(math.inf, 1.0, layer.missed[1], frozenset({"calibration"}))
+            self.promise = Promise(math.inf, layer.missed[1], layer.missed[1])
         self._screen = layer
-        self._rows = part(layer.rows, "full", Promise(math.inf, 1.0, 0.0), threads=self._threads, seed=self.seed)
+        self._rows = part(layer.rows, "full", Promise(math.inf, 0.0, 0.0), threads=self._threads, seed=self.seed)
         self._row_bytes = float(layer.dim * layer.rows.weight.itemsize)
         self._centroids = layer.centroids.astype(np.float64)
 

@@ -30,7 +30,7 @@ def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: fl
             return headlong.load(path, layer, threads)
         except StoreError:  # damaged, of another version or of another layer
             path.unlink(missing_ok=True)
-    engine = headlong.compile(layer, eps=eps, delta=delta, delta_ids=delta, threads=threads)
+    engine = headlong.compile(layer, eps=eps, delta=delta, threads=threads)
     engine.save(path, layer=False)
     return engine
 

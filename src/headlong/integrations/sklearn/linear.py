@@ -54,7 +54,7 @@ class TopKClassifier(Ranking):
         *,
         method: str = "auto",
         eps: float = 0.01,
-        delta: float = 1e-3,
+        delta: float = 1e-6,
         memory_limit: int = 2**30,
     ) -> None:
         self.estimator, self.memory_limit = estimator, memory_limit

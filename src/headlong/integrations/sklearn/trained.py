@@ -40,7 +40,7 @@ class HeadClassifier(Ranking):
         random_state: Any = None,
         method: str = "auto",
         eps: float = 0.01,
-        delta: float = 1e-3,
+        delta: float = 1e-6,
         memory_limit: int = 2**30,
     ) -> None:
         self.head, self.options, self.epochs, self.batch_size, self.rate = head, options, epochs, batch_size, rate

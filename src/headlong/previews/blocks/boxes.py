@@ -49,9 +49,8 @@ HALF = 60000.0
 """What float16 holds."""
 
 
-def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0, found: Encoded | None = None) -> Blocks:
-    """The order of the classes and all levels. ``factor``: what of the segments' Cauchy-Schwarz is left, as learned;
-    ``found``: the rows coded in the groups of :func:`shape_of`, where that is done.
+def blocks_of(layer: Layer, basis: Basis, threads: int = 1, found: Encoded | None = None) -> Blocks:
+    """The order of the classes and all levels. ``found``: the rows coded in the groups of :func:`shape_of`, where that is done.
 
     Some classes at a time are coded, for the order; beyond :data:`KEPT` classes they are coded again, in that order, so that
     nothing but what is kept grows with them, and the features that tell neighbours.
@@ -69,7 +68,7 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1, factor: float = 1.0,
     levels, closer, shared = _levels(layer, coded, whole, order)
     return Blocks(
         basis.mean, basis.centre, **_rotations(basis, shape.width, shape.edges), look=shape.look, edges=shape.edges,
-        order=order, levels=levels, closer=closer, shared=shared[0], closer_shared=shared[1], factor=factor,
+        order=order, levels=levels, closer=closer, shared=shared[0], closer_shared=shared[1],
     )  # fmt: skip
 
 

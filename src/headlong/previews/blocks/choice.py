@@ -16,7 +16,7 @@ from headlong.costs import here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import SHORT, Blocks, Plan
-from headlong.previews.blocks.rays import A_RAY, MOST_CLASSES, MOST_DIM, rays_of
+from headlong.previews.blocks.rays import MOST_CLASSES, MOST_DIM, rays_of
 from headlong.previews.blocks.search_costs import Asked, Counted, later_from, sooner
 from headlong.previews.look_costs import TOGETHER as BATCH
 from headlong.previews.whitening import Basis
@@ -37,7 +37,6 @@ WITHIN = (1e-3, 1e-2, 5e-2)
 MOST_OF = 0.75
 """The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
 EVERY = 2**31 - 1
-Narrower = Callable[[Blocks], Blocks]
 Within = Callable[[Doubles, int, float], tuple[Array, ...]]
 """``(hidden, k, eps) -> logits, ids, log_probs, lse, error, done, rows, bytes, dense``: normalisers by searches."""
 STAND_INS, NOISE, BESIDE_BIAS = 4096, 0.7, 4.0
@@ -45,26 +44,20 @@ STAND_INS, NOISE, BESIDE_BIAS = 4096, 0.7, 4.0
 
 
 def tighter(
-    layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int,
-    learned: Narrower | None = None,
-) -> Blocks:  # fmt: skip
-    """``boxes``, or rays where boxes do not read less than a fifth of a look at all classes and rays read less than boxes:
-    ``learned`` says which bounds of either a search will go by; None: those that prove."""
+    layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int
+) -> Blocks:
+    """``boxes``, or rays where boxes do not read less than a fifth of a look at all classes and rays read less than boxes."""
     if not (RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM) or native.isa() == native.REFERENCE:
         return boxes
 
     def read(blocks: Blocks) -> float:
-        return read_by(layer, blocks if learned is None else learned(blocks), vectors, share, min(ASKED[1], layer.vocab))
+        return read_by(layer, blocks, vectors, share, min(ASKED[1], layer.vocab))
 
-    best, least = boxes, read(boxes)
+    least = read(boxes)
     if least * TOGETHER <= look_bytes(plan):
         return boxes
-    for each in A_RAY[: 1 if learned is None else None]:
-        rays = rays_of(layer, basis, threads, each)
-        bytes_ = math.inf if rays is None else read(rays)
-        if rays is not None and bytes_ < least:
-            best, least = rays, bytes_
-    return best
+    rays = rays_of(layer, basis, threads)
+    return rays if rays is not None and read(rays) < least else boxes
 
 
 def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int, most: float = math.inf) -> float:
@@ -174,7 +167,7 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     """Whether a plain sample takes less time by blocks, on some vectors: the noise of every class is made either way.
     ``always``: it is enough that they can."""
     kind, *numbers = layer.link.lowered()
-    if kind != "affine" or blocks.factor < 1 or blocks.answers:
+    if kind != "affine":
         return False
     if always or native.isa() == native.REFERENCE:
         return True
@@ -205,9 +198,7 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
 
 def least_eps(vocab: int, plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
     """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than looks at all
-    classes; inf: none, or bounds for which there is no such search."""
-    if blocks.factor < 1:
-        return math.inf
+    classes; inf: none."""
     k = min(ASKED[1], vocab)
     some = _judges(vectors, k)
 

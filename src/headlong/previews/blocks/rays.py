@@ -32,9 +32,8 @@ Ids = NDArray[np.int64]
 
 MOST_CLASSES, MOST_DIM = 1 << 15, 128
 """Every query reads all directions and every coordinate of the rotation: beyond, that is too much."""
-A_RAY = (24, 48)
-"""Classes to a direction, on average: more of them make fewer directions to read, and wider bounds, which bear it better where
-factors below 1 were learned for them."""
+A_RAY = 24
+"""Classes to a direction, on average: more of them make fewer directions to read, and wider bounds."""
 ROUNDS, TAUGHT_BY, SEED = 6, 16, 0
 """Of k-means on the sphere, and how many rows a direction is learned from, on average."""
 FIRST_SEGMENT = 8
@@ -49,14 +48,14 @@ AT_ONCE, FEW = 4096, 1024
 """Classes that are looked at together, and those that all directions are compared with."""
 
 
-def rays_of(layer: Layer, basis: Basis, threads: int = 1, each: int = A_RAY[0]) -> Blocks | None:
-    """Blocks whose bounds go by rays, one for ``each`` classes; None where a row is out of reach."""
+def rays_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks | None:
+    """Blocks whose bounds go by rays, one for :data:`A_RAY` classes; None where a row is out of reach."""
     shape = shape_of(layer.dim)
     classes = Classes(layer, basis, shape, threads)
     rows = _decoded(classes)
     if classes.uncoded.any() or np.abs(rows).max(initial=0.0) > WIDEST or np.abs(classes.base).max(initial=0.0) > WIDEST:
         return None
-    directions, scale, near = _coded(*_directions(rows, -(-layer.vocab // each)), rows)
+    directions, scale, near = _coded(*_directions(rows, -(-layer.vocab // A_RAY)), rows)
     along = _along(rows, directions, near)
     order, owner = _pieces(near, classes.base + FAR * basis.scale * np.linalg.norm(directions, axis=1)[near] * along)
     levels, closer, last = _records(classes, shape, rows, directions, near, along, order)
