@@ -1,4 +1,4 @@
-"""Every causal, masked and sequence-to-sequence class of transformers that can be built small, and how its head is read.
+"""Every class of transformers with logits over words that can be built small, and how its head is read.
 
     python tests/helpers/tiny_classes.py --json results/transformers-heads.json
 
@@ -34,6 +34,7 @@ GROUPS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     "sequence to sequence": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    "image and text to text": modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 }
 VOCAB, MOST = 96, 60_000_000
 WIDTHS = dict.fromkeys(

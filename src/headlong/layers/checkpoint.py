@@ -130,7 +130,8 @@ class Checkpoint:
         words = [name for name in self._shards if WORDS.search(name)] if any(map(WITH_WORDS.search, kinds)) else []
         heads = [name for name in (*WEIGHT_NAMES, *DECODERS) if self._has(name)]
         tied = [*(name for name in EMBEDDINGS if self._has(name)), *words]
-        if heads or half_with_head(config).get("tie_word_embeddings", config.get("tie_word_embeddings")) is False:
+        flags = [part.get("tie_word_embeddings") for part in (config, half_with_head(config))]
+        if heads or (False in flags and True not in flags):  # the parts of a model may differ in what they say
             tied = heads
         if not heads and tied and PART_OF_MODEL.search(self._file.name):
             raise MissingTensorError(

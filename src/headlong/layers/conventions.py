@@ -61,7 +61,7 @@ HALVES = ("text_config", "decoder", "llm_config", "language_config", "thinker_co
 """Where the configuration of a model of several parts keeps that of the part with the head."""
 AROUND = (
     "blip-2", "instructblip", "instructblipvideo", "nemotron_h_omni", "encoder-decoder", "speech-encoder-decoder",
-    "vision-encoder-decoder", "granite_speech", "granite_speech_plus",
+    "vision-encoder-decoder",
 )  # fmt: skip
 """Families whose logits are those of the language model that they hold, whatever it is."""
 NO_LINK = {
