@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -47,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--rows", default="", help="only rows that hold this text, such as seed=1")
     train = commands.add_parser("train", help="train a small model, or go on with a run that was stopped")
     train.add_argument("recipe", nargs="?", help="its name or a .toml file; without one: the recipes that there are")
-    train.add_argument("--model", help="lstm, awd, gpt, seq2seq or cnn")
+    train.add_argument("--model", help="lstm, gpt or seq2seq")
     train.add_argument("--data", help="a data set's name or folder, or a text file")
     train.add_argument("--head", help="the output layer: dense, ...")
     train.add_argument("--option", action="append", default=[], help="table.key=value of the recipe; may be repeated")
@@ -69,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = parser().parse_args(words)
     if asked.threads < 0:
         return _refused(f"--threads is {asked.threads}; expected 1 or more")
-    count = asked.threads or (1 if "WORLD_SIZE" in os.environ else processors())  # torchrun starts a process for each
+    count = asked.threads or processors()
     claim_threads(count)
     try:
         COMMANDS[asked.command](asked, count)
@@ -152,8 +151,7 @@ def train(asked: argparse.Namespace, threads: int) -> None:
         return
     settings = dict(map(_choice, asked.option)) | ({} if asked.seed is None else {"training.seed": asked.seed})
     record = run.train(run.chosen_recipe(asked.recipe, asked.model, asked.data, asked.head, settings), asked.out, sys.stderr)
-    if os.environ.get("RANK", "0") == "0":  # only the first process prints
-        _say(record) if asked.json else sys.stdout.write(run.summary(record) + "\n")
+    _say(record) if asked.json else sys.stdout.write(run.summary(record) + "\n")
 
 
 def harvest(asked: argparse.Namespace, threads: int) -> None:

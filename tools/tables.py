@@ -1,4 +1,4 @@
-"""Fills the generated blocks of README.md and docs/ from results/ and from the program itself.
+"""Fills the generated blocks of README.md, docs/ and studies/pages/ from results and from the program itself.
 
     python tools/tables.py            write them
     python tools/tables.py --check    exit 1 where one is stale
@@ -23,16 +23,18 @@ from typing import Any
 
 import typer
 
-import headlong.compile  # noqa: F401 - methods and layers register there
-from headlong.bench.measure import read_run
-from headlong.bench.rivals import DENSE
-from headlong.cli.main import app
-from headlong.engines.method import METHODS, option_names
-from headlong.engines.structured.base import ENGINES
-from headlong.report.decoding import decoding, medians
-from headlong.report.tables import ReportTable, machine, markdown, percent, table, times
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # for those who load this file by its path
+import headlong.compile  # noqa: E402, F401 - methods and layers register there
+from headlong.bench.measure import read_run  # noqa: E402
+from headlong.bench.rivals import DENSE  # noqa: E402
+from headlong.cli.main import app  # noqa: E402
+from headlong.engines.method import METHODS, option_names  # noqa: E402
+from headlong.engines.structured.base import ENGINES  # noqa: E402
+from headlong.report.decoding import decoding, medians  # noqa: E402
+from headlong.report.tables import ReportTable, machine, markdown, percent, table, times  # noqa: E402
+from studies.pages import BLOCKS as STUDIES  # noqa: E402
+
 Run = Mapping[str, Any]
 LANGUAGE_MODEL, OURS, IDS = "smollm2", "headlong, calibrated", "headlong, calibrated, ids only"
 SPEED = ("contestant", "cold.us", "cold.x", "loop.us", "loop.x", "same", "worst")
@@ -248,6 +250,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "llama-perplexity": llama_perplexity,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
+BLOCKS |= STUDIES
 
 
 def filled(text: str) -> str:
@@ -262,7 +265,7 @@ def filled(text: str) -> str:
 
 def made() -> Iterator[tuple[Path, str, str]]:
     """Every file with generated blocks: where it is, what it says, what it should say."""
-    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "studies/pages").glob("*.md"))):
         old = file.read_text(encoding="utf-8")
         if "<!-- begin" in old:
             yield file, old, filled(old)

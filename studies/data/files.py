@@ -1,11 +1,6 @@
-"""One row per data set, and the check of its files before a loader opens them::
+"""A data set as a row, and the check of its files before a loader opens them.
 
-    folder = find(row, root)                  # root/row.name, or root itself where it is that folder
-    layout = verified(row, folder)            # the first layout whose files are all there; checksums compared
-
-A data set can lie on disk in more than one published layout (an archive's own file names, a repacked ``.npz``); a layout
-is a tuple of files. A fault is one :class:`DataError` that says which file, from where, and its expected checksum.
-Downloading is the business of ``download.py``, reading that of the loaders.
+A fault is one :class:`DataError` that says which file, from where, and its expected checksum. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -23,32 +18,22 @@ VARIABLE = "HEADLONG_DATA"
 
 
 class DataFile(NamedTuple):
-    """``path`` inside the data set's folder (may be a folder itself); ``checksum`` as ``algorithm:digest``, if known."""
+    """``path`` inside the data set's folder; ``checksum``: sha256."""
 
     path: str
-    checksum: str | None = None
-
-
-class Download(NamedTuple):
-    """``url`` and its checksum; ``unpack`` says whether it is an archive whose files are what is wanted."""
-
-    url: str
-    checksum: str | None
-    unpack: bool = False
+    checksum: str
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A row of the registry: what it is, whose it is, where it comes from, how it is read."""
+    """What it is, whose it is, where it comes from, how it is read."""
 
     name: str
-    kind: str  # "text", "pairs" or "images"
+    kind: str  # "text", "pairs" or "digits"
     source: str
     licence: str
-    obtain: str
-    layouts: tuple[tuple[DataFile, ...], ...]
+    files: tuple[DataFile, ...]
     loader: Callable[..., Any]
-    downloads: tuple[Download, ...] = ()
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -61,48 +46,17 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     return Path(named)
 
 
-def verified(row: DataSet, folder: Path) -> tuple[DataFile, ...]:
-    """The first layout whose files are all in ``folder``, each of them checked; DataError names the first fault."""
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not there; {origin(row, row.layouts[0][0])}")
-    layout = next((files for files in row.layouts if all((folder / file.path).exists() for file in files)), None)
-    if layout is None:
-        missing = next(file for file in _closest(row, folder) if not (folder / file.path).exists())
-        raise DataError(f"{folder / missing.path} is missing; {origin(row, missing)}")
-    for file in layout:
-        check(row, folder, file)
-    return layout
-
-
-def _closest(row: DataSet, folder: Path) -> tuple[DataFile, ...]:
-    """The layout most of whose files are there: the one the user meant."""
-    return max(row.layouts, key=lambda files: sum((folder / file.path).exists() for file in files) / len(files))
-
-
-def check(row: DataSet, folder: Path, file: DataFile) -> None:
-    """DataError where ``file`` is empty or its bytes are not those the registry knows."""
-    path = folder / file.path
-    if path.is_dir():
-        return
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty; {origin(row, file)}")
-    if file.checksum is None:
-        return
-    came = digest(path, file.checksum.partition(":")[0])
-    if came != file.checksum:
-        raise DataError(f"{path} has {came}: another file, or a damaged one; {origin(row, file)}")
-
-
-def digest(path: Path, algorithm: str) -> str:
-    """``"sha256:" + hexdigest`` of a file's bytes."""
-    with path.open("rb") as stream:
-        return f"{algorithm}:{hashlib.file_digest(stream, algorithm).hexdigest()}"
-
-
-def origin(row: DataSet, file: DataFile) -> str:
-    """The second half of every message: where the file comes from and what it should be."""
-    checksum = f"expected {file.checksum}" if file.checksum else "no published checksum"
-    return f"{file.path} of {row.name} comes from {row.source} ({checksum}). {row.obtain}"
+def verify(row: DataSet, folder: Path) -> None:
+    """DataError where a file of the data set is missing, or its bytes are not those the registry knows."""
+    for file in row.files:
+        path = folder / file.path
+        origin = f"{file.path} of {row.name} comes from {row.source} (expected sha256:{file.checksum})"
+        if not path.is_file():
+            raise DataError(f"{path} is missing; {origin}. Put it into {VARIABLE}/{row.name}/")
+        with path.open("rb") as stream:
+            came = hashlib.file_digest(stream, "sha256").hexdigest()
+        if came != file.checksum:
+            raise DataError(f"{path} has sha256:{came}: another file, or a damaged one; {origin}")
 
 
 def read_text(path: Path) -> str:

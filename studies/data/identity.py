@@ -15,16 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.data.text import Corpus
-from studies.data.translation import Pairs
 
 Words = tuple[tuple[str, ...], ...]
 
 
 def words_of(content: Any) -> Words:
-    """Of a ``Corpus``, ``Pairs`` or ``Images``; the classes that a model tells apart come last."""
+    """Of a ``Corpus`` or ``Pairs``; the classes that a model tells apart come last."""
     if isinstance(content, Corpus):
         return (content.vocabulary.words,)
-    return (content.source.words, content.target.words) if isinstance(content, Pairs) else (tuple(content.classes),)
+    return content.source.words, content.target.words
 
 
 def checksum_of(content: Any) -> str:
@@ -38,11 +37,9 @@ def checksum_of(content: Any) -> str:
 
 
 def _arrays(split: Any) -> Iterator[NDArray[Any]]:
-    """A stream of ids; pixels and labels; or of each side of sentence pairs the lengths and all ids."""
+    """A stream of ids; or of each side of sentence pairs the lengths and all ids."""
     if isinstance(split, np.ndarray):
         yield split
-    elif hasattr(split, "pixels"):
-        yield from (split.pixels, split.labels)
     else:
         for side in (split.source, split.target):
             yield np.array([len(ids) for ids in side], np.int64)

@@ -120,26 +120,3 @@ def load_plain(path: str | os.PathLike[str], vocabulary: Vocabulary | None = Non
     train, valid, test = ("\n".join(part) + "\n" for part in parts)
     return build(train, valid, test, vocabulary)
 
-
-TRAIN_FOLDER = "training-monolingual.tokenized.shuffled"
-HELD_OUT_FOLDER = "heldout-monolingual.tokenized.shuffled"
-
-
-def load_billion(folder: Path, layout: tuple[DataFile, ...], shards: int | None = None, least: int = 3) -> Corpus:
-    """One Billion Word: training shards ``news.en-000NN-of-00100``; held-out shard 00000 is the test set by custom.
-
-    Words seen fewer than ``least`` times become ``<unk>`` (the published vocabulary of 793,471 comes from 3). Validation
-    reads held-out shard 00001. ``shards`` limits the training shards; each is read twice, none is held whole.
-    """
-    training = sorted((folder / TRAIN_FOLDER).glob("news.en-*-of-*"))[:shards]
-    held_out = sorted((folder / HELD_OUT_FOLDER).glob("news.en.heldout-*-of-*"))
-    if not training or len(held_out) < 2:
-        raise DataError(
-            f"{folder} has {len(training)} training and {len(held_out)} held-out shards; expected news.en-000NN-of-00100 "
-            f"in {TRAIN_FOLDER} and news.en.heldout-000NN-of-00050 in {HELD_OUT_FOLDER}"
-        )
-    counted = (word for path in training for word in stream(read_text(path)))
-    vocabulary = Vocabulary.count(counted, least).with_unknown()
-    train = np.concatenate([vocabulary.encode(stream(read_text(path))) for path in training])
-    test, valid = (vocabulary.encode(stream(read_text(path))) for path in held_out[:2])
-    return Corpus(vocabulary, train, valid, test)

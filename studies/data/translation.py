@@ -2,8 +2,7 @@
 
     pairs.train.source[i], pairs.train.target[i]      # [words] int32, <eos> at the end of each
 
-Both vocabularies come from the training side; words seen once become ``<unk>``. A data set whose training files are
-absent (IWSLT'15 as often handed out) can still be read for its test sets, with ``vocab.*`` files or their own words.
+Both vocabularies come from the training side; words seen once become ``<unk>``.
 """
 
 from __future__ import annotations
@@ -64,28 +63,3 @@ def load_pairs(folder: Path, layout: tuple[DataFile, ...], least: int = 2) -> Pa
     train, valid, test = (_sides(folder, (layout[at], layout[at + 1])) for at in (0, 2, 4))
     source, target = (Vocabulary.count((word for line in side for word in line.split()), least, RESERVED) for side in train)
     return Pairs(source, target, *(_split(sides, source, target) for sides in (train, valid, test)))
-
-
-def load_iwslt(folder: Path, layout: tuple[DataFile, ...]) -> Pairs:
-    """IWSLT'15 En-Vi as published by Stanford's NMT project: ``vocab.*`` beside the text where they are there.
-
-    Without training files (a layout of four) the validation set stands in for the vocabulary and ``train`` is empty:
-    enough to score and to test, refused by training.
-    """
-    complete = len(layout) > 4
-    valid, test = (_sides(folder, (layout[at], layout[at + 1])) for at in ((2, 4) if complete else (0, 2)))
-    train = _sides(folder, (layout[0], layout[1])) if complete else ([], [])
-    source, target = (
-        _published(folder / f"vocab.{language}")
-        or Vocabulary.count((word for line in lines for word in line.split()), 1, RESERVED)
-        for language, lines in zip(("en", "vi"), train if complete else valid, strict=True)
-    )
-    return Pairs(source, target, *(_split(sides, source, target) for sides in (train, valid, test)))
-
-
-def _published(path: Path) -> Vocabulary | None:
-    """The published vocabulary, whose end mark is ``</s>`` and which already has ``<unk>`` and ``<s>``."""
-    if not path.is_file():
-        return None
-    words = [END if word == "</s>" else word for word in read_text(path).split("\n") if word.strip()]
-    return Vocabulary([*(word for word in RESERVED if word not in words), *words])

@@ -30,7 +30,6 @@ from studies.data.identity import Words
 from studies.models.backbones.base import State
 from studies.models.jobs import Job
 from studies.models.optimisers import optimiser_tensors, restore_optimiser
-from studies.models.recipe import from_dict
 
 FORMAT, VERSION = "headlong checkpoint", 1
 
@@ -46,8 +45,6 @@ class Progress:
     count: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    world: int = 1
-    """Processes: the recurrent state is cut by them."""
     history: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -91,23 +88,12 @@ def _absolute(data: str) -> str:
     return os.path.abspath(data) if data not in DATA_SETS and os.path.exists(data) else data
 
 
-def words_in(file: TensorFile) -> Words | None:
-    """The names of the classes, or None in a checkpoint from before they were kept."""
-    if "words" not in file.tensors:
-        return None
+def words_in(file: TensorFile) -> Words:
+    """The names of the classes."""
     found = json_object(file.read("words").tobytes(), f"{file.name}: words").get("words")
     if not isinstance(found, list) or not found or not all(isinstance(side, list) for side in found):
         raise MalformedFileError(f"{file.name}: its words cannot be read; expected lists of the names of the classes")
     return tuple(tuple(map(str, side)) for side in found)
-
-
-def check_wordless(file: TensorFile, saved: str, now: str) -> None:
-    """Of a checkpoint that keeps no words only a data set whose bytes are checked is certain to have the same."""
-    if Path(saved).name != Path(now).name or Path(now).name not in DATA_SETS:
-        raise OptionError(
-            f"{file.name} was written by an older headlong, which did not keep the names of the classes: nothing shows "
-            f"whether {now} is what it was trained on; train it again"
-        )
 
 
 def load_weights(file: TensorFile, model: nn.Module) -> None:
@@ -161,25 +147,18 @@ class Paused:
         write_file(self.file, tensors, {"steps": str(steps)})
 
 
-def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer, world: int = 1) -> tuple[State, Progress]:
+def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer) -> tuple[State, Progress]:
     """Continue from ``path``; OptionError where it belongs to another recipe or to other data."""
     file, plain, progress = open_checkpoint(path)
-    name = str(plain.pop("name"))
-    # through a recipe: an option that the file is too old to know stands at its default
-    saved = json.loads(json.dumps(from_dict(plain, name).as_dict()))
     mine = json.loads(json.dumps(job.recipe.as_dict()))
-    before, now = str(saved.pop("data", "")), mine.pop("data")  # not where it lies, but what it is has to be the same
-    if saved != mine:
+    # not where the data lie, but what they are has to be the same
+    if {**plain, "data": "", "name": ""} != {**mine, "data": "", "name": ""}:
         raise OptionError(f"{path} is a run of another recipe; give another folder with --out, or remove this one")
-    if "data" not in file.metadata:
-        check_wordless(file, before, now)
-    elif file.metadata["data"] != job.checksum:
+    if file.metadata.get("data") != job.checksum:
         raise OptionError(
             f"{path} is a run on data that changed since: {job.data.name} is different now; restore the old data, or give "
             "another folder with --out"
         )
-    if progress.world != world:
-        raise OptionError(f"{path} is a run of {progress.world} process(es), this is one of {world}; start as many again")
     load_weights(file, job.model)
     _load_optimiser(file, optimiser)
     count = sum(name.startswith("state.") for name in file.tensors)

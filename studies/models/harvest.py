@@ -5,7 +5,7 @@
                                        # out/vocab.txt            the classes, one a line
 
 which is what ``compile``, ``bench`` and training of heads alone read. The vectors are those of the very model that the
-layer was cut from, in the order of the text (of pictures and sentence pairs a sample where ``rows`` is less than all);
+layer was cut from, in the order of the text (sentence pairs are shuffled);
 they are stored in float16 unless told otherwise. Hugging Face models are read by ``headlong harvest``.
 """
 
@@ -28,7 +28,7 @@ from studies.data import Loaded, load
 from studies.data.identity import words_of
 from studies.data.text import Vocabulary
 from studies.models.backbones.base import Model, State
-from studies.models.checkpoint import check_wordless, load_weights, open_checkpoint, words_in
+from studies.models.checkpoint import load_weights, open_checkpoint, words_in
 from studies.models.evaluate import Tell
 from studies.models.feeds import Feed
 from studies.models.jobs import MODELS, Job, build_job, harvested_feed, size_of
@@ -71,7 +71,7 @@ def harvest(
         raise OptionError(f"the head {job.recipe.head} becomes a {type(layer).__name__}; harvest writes one matrix")
     tensors: dict[str, Vectors] = {}
     for split in wish.splits:
-        feed = harvested_feed(job.data.content, split, job.recipe.training, wish.rows)
+        feed = harvested_feed(job.data.content, split, job.recipe.training)
         count_to = counted(stage, split, wish.rows, size_of(job.data.content, split))
         tensors |= collected(split, vectors(job.model, feed), wish, count_to)
     write(folder, layer, tensors, f"{job.recipe.name} on {job.data.name}")
@@ -87,10 +87,10 @@ def trained(source: str | os.PathLike[str], data: str | None = None) -> Job:
     """
     path = _checkpoint(Path(source))
     file, saved, _ = open_checkpoint(path)
-    name, own = saved.pop("name"), str(saved.get("data"))
+    name = saved.pop("name")
     recipe = from_dict(saved, name, {} if data is None else {"data": data})
     try:
-        read = _read(file, recipe, own)
+        read = _read(file, recipe)
     except DataError as error:
         raise DataError(f"{error}; say with --data where the data of {path} is" if data is None else str(error)) from error
     job = build_job(recipe, data=read)
@@ -107,16 +107,14 @@ def _checkpoint(source: Path) -> Path:
     return source / BEST if source.is_dir() else source
 
 
-def _read(file: TensorFile, recipe: Recipe, own: str) -> Loaded:
+def _read(file: TensorFile, recipe: Recipe) -> Loaded:
     """The data that the recipe names, in the words of the checkpoint; OptionError where its classes are others."""
     words, kind = words_in(file), MODELS[recipe.model].data if recipe.model in MODELS else ""
-    data = load(recipe.data, vocabulary=Vocabulary(words[0]) if words and kind == "text" else None)
-    if words is None:
-        check_wordless(file, own, recipe.data)
-    elif data.kind == kind and words_of(data.content) != words:
+    data = load(recipe.data, vocabulary=Vocabulary(words[0]) if kind == "text" else None)
+    if data.kind == kind and words_of(data.content) != words:
         raise OptionError(
-            f"{file.name} was trained on other classes than those of {data.name}; images and sentence "
-            "pairs must have the same classes and words as in training"
+            f"{file.name} was trained on other classes than those of {data.name}; sentence pairs "
+            "must have the same words as in training"
         )
     return data
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,49 @@ import torch
 from headlong.bench.measure import environment
 from headlong.heads import build_head
 from headlong.store import replacing
-from studies.models.step_costs import DIM, ROWS, VOCAB, Step, fresh_memory_rise, in_turn, ratio
+
+VOCAB, ROWS, DIM = 33_278, 2_240, 200
+Step = Callable[[], float]
+
+
+def memory_rise(make: Callable[..., Step], name: str, **shape: int) -> int:
+    """Bytes by which the resident set of this process grows over one step; to be called once in a fresh process."""
+    make(name, vocab=64, rows=32, dim=8)()  # loads the kernels
+    step = make(name, **shape)
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    step()
+    return _status("VmHWM") - before
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def fresh_memory_rise(make: Callable[..., Step], name: str, **shape: int) -> int:
+    """``memory_rise`` in a process of its own."""
+    code = f"from {make.__module__} import {make.__name__} as make; from {__name__} import memory_rise; "
+    code += f"print(memory_rise(make, {name!r}, **{shape!r}))"
+    return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def in_turn(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each step, one of each in every round, after one untimed round."""
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds + 1):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            if turn:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def ratio(seconds: dict[str, list[float]], name: str, base: str) -> float:
+    """The median over the rounds of ``name``'s time over ``base``'s in the same round: what slows a round slows both."""
+    return statistics.median(one / other for one, other in zip(seconds[name], seconds[base], strict=True))
+
 
 TIMED_HEADS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {}),

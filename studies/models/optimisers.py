@@ -1,7 +1,6 @@
 """Optimisers whose whole memory is tensors, learning rates that are functions of where a run stands, and types of products::
 
     adam       torch's, fused           sgd     torch's, plain
-    nt-asgd    w = w - rate * g;  once triggered  average += (w - average) / steps since       (Merity et al. 2017)
 
     onecycle   rate * (up over a tenth of the run, then a half cosine down to 1/100)
     plateau    rate / 4^(epochs without a better validation figure)
@@ -15,8 +14,8 @@ Nothing here remembers where it is: a resumed run computes the same rates from i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -50,44 +49,11 @@ def product_facts(wanted: bool = True) -> dict[str, str]:
     return {"products": str(product_type(wanted)).removeprefix("torch.")}
 
 
-class AveragedSgd(torch.optim.SGD):
-    """SGD; from the first step with ``averaging`` on, the mean of the weights since then."""
-
-    averaging = False
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # torch's is decorated, and untyped so
-        super().step(closure)
-        for parameter in self._parameters() if self.averaging else ():
-            state = self.state[parameter]
-            if "average" not in state:
-                state["average"], state["averaged"] = parameter.detach().clone(), torch.zeros(())
-            state["averaged"] += 1
-            state["average"] += (parameter - state["average"]) / state["averaged"]
-
-    def _parameters(self) -> Iterator[nn.Parameter]:
-        for group in self.param_groups:
-            yield from group["params"]
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """The averages in the place of the weights while the block runs."""
-        kept = {p: p.detach().clone() for p in self._parameters() if "average" in self.state[p]}
-        for parameter in kept:
-            parameter.data.copy_(self.state[parameter]["average"])
-        try:
-            yield
-        finally:
-            for parameter, value in kept.items():
-                parameter.data.copy_(value)
-
-
 def build_optimiser(parameters: Iterable[nn.Parameter], training: Training) -> torch.optim.Optimizer:
     if training.optimiser == "adam":
         # decoupled, so that decay 0 is plain Adam; fused is one pass over the weights instead of a dozen
         return torch.optim.AdamW(parameters, training.rate, weight_decay=training.decay, fused=True)
-    kind = AveragedSgd if training.optimiser == "nt-asgd" else torch.optim.SGD
-    return kind(parameters, training.rate, weight_decay=training.decay)
+    return torch.optim.SGD(parameters, training.rate, weight_decay=training.decay)
 
 
 def rate_at(training: Training, step: int, total: int, losses: Sequence[float]) -> float:
@@ -101,11 +67,6 @@ def rate_at(training: Training, step: int, total: int, losses: Sequence[float]) 
         worse = sum(after >= min(losses[:epoch]) for epoch, after in enumerate(losses) if epoch)
         return float(training.rate / 4**worse)
     return training.rate
-
-
-def is_triggered(losses: Sequence[float], nonmono: int) -> bool:
-    """Whether any epoch was worse than the best of all but the ``nonmono`` epochs before it."""
-    return any(losses[at] > min(losses[: at - nonmono]) for at in range(nonmono + 1, len(losses)))
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

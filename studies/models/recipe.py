@@ -20,9 +20,8 @@ from headlong.errors import OptionError
 
 Options = TypeVar("Options")
 KNOWN = {
-    "optimiser": ("adam", "sgd", "nt-asgd"),
+    "optimiser": ("adam", "sgd"),
     "schedule": ("constant", "onecycle", "plateau"),
-    "bend": ("none", "shift", "turn"),
 }
 
 
@@ -30,13 +29,10 @@ KNOWN = {
 class Training:
     """How a model is trained: all settings but those of the data, the model and the head.
 
-    ``optimiser``   "adam", "sgd" or "nt-asgd" (SGD that averages its weights once validation stops improving)
+    ``optimiser``   "adam" or "sgd"
     ``epoch_steps`` steps of an epoch, for data of which a part is enough; 0: once through all of it
     ``schedule``    "constant", "onecycle" (a tenth of the way up, then a cosine down) or "plateau" (/4 on no gain)
     ``patience``    epochs without a better validation figure after which training stops; 0: never
-    ``nonmono``     nt-asgd: averages once validation is worse than the best of all but the last ``nonmono`` epochs
-    ``jitter``      windows of random length, as AWD-LSTM trains on
-    ``bend``        pictures are shifted ("shift") or shifted, turned and flipped ("turn")
     ``bf16``        autocast in training, on a processor with such products; figures are always measured in float32
     ``save_steps``  steps between two checkpoints
     """
@@ -52,9 +48,6 @@ class Training:
     decay: float = 0.0
     clip: float = 0.25
     patience: int = 0
-    nonmono: int = 5
-    jitter: bool = False
-    bend: str = "none"
     bf16: bool = False
     save_steps: int = 500
 
@@ -64,7 +57,7 @@ class Training:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 1 up to 2^31")
         if not 0 < self.rate < math.inf:
             raise OptionError(f"training.rate = {self.rate}; expected a finite rate above 0")
-        for name in ("seed", "decay", "clip", "patience", "nonmono", "epoch_steps"):
+        for name in ("seed", "decay", "clip", "patience", "epoch_steps"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 0 up to 2^31")
         for name, known in KNOWN.items():

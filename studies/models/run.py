@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +26,6 @@ from studies.models.bleu import score_translations
 from studies.models.evaluate import Figures
 from studies.models.jobs import Job, build_job
 from studies.models.optimisers import product_facts
-from studies.models.processes import processes
 from studies.models.recipe import Recipe, Training, from_dict, read_recipe, shipped
 from studies.models.train import Moment, Run
 
@@ -49,29 +47,22 @@ def chosen_recipe(
 
 
 def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, show: TextIO | None = None) -> dict[str, Any]:
-    """Train, or go on with, the recipe in ``out`` (default ``runs/NAME``); returns the record that it also wrote."""
-    beside = processes()
-    display = Display(sys.stderr if show is None else show, shown=show is not None and beside.share.rank == 0)
+    """Train, or go on with, the recipe in ``out`` (default ``runs/NAME``); returns the record that it also wrote.
+
+    ``show`` is told how far it is now and then.
+    """
     folder = Path(out) if out is not None else Path("runs") / recipe.name
-    with display:
-        display.note(f"reading {recipe.data}")
-        job = build_job(recipe, beside.share)
-        run = Run(job, folder, display, beside, display.note)
-        figures = run.fit()
-        display.note("writing the record")
-        record = describe(job, run, figures)
-    if beside.share.rank == 0:
-        text = json.dumps(record, indent=1, ensure_ascii=False)
-        with replacing(folder / RECORD) as file:
-            file.write(text.encode() + b"\n")
-    beside.close()
+    run = Run(build_job(recipe), folder, None if show is None else Display(show))
+    record = describe(run.job, run, run.fit())
+    with replacing(folder / RECORD) as file:
+        file.write(json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
     return record
 
 
 def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
     """The record of a finished run."""
     recipe = job.recipe
-    test: dict[str, Any] = {"loss": figures.loss, job.metric: figures.value(job.metric), "targets": figures.targets}
+    test: dict[str, Any] = {"loss": figures.loss, "perplexity": figures.perplexity, "targets": figures.targets}
     if job.data.kind == "pairs":
         test |= score_translations(job)
     layer = job.model.head.to_layer()
@@ -84,7 +75,7 @@ def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
         "data": {"name": job.data.name, "licence": job.data.licence},
         "recipe": recipe.as_dict() | {"data": job.data.name},
         "parameters": sum(parameter.numel() for parameter in job.model.parameters()),
-        "environment": environment(torch.get_num_threads(), processes=run.processes, **product_facts(recipe.training.bf16)),
+        "environment": environment(torch.get_num_threads(), **product_facts(recipe.training.bf16)),
         "seconds": round(run.progress.seconds, 1),
         "cpu_seconds": round(run.progress.cpu_seconds, 1),
         "curve": run.progress.history,
@@ -120,48 +111,24 @@ _DEFAULTS = {f"training.{key}": value for key, value in dataclasses.asdict(Train
 def summary(record: Mapping[str, Any]) -> str:
     """``ptb-lstm: test perplexity 98.30 on 82,420 targets, 0:11:32``."""
     test, seconds = dict(record["test"]), int(record["seconds"])
-    metric = "perplexity" if "perplexity" in test else "accuracy"
-    text = f"{record['name']}: test {metric} {test[metric]:.2f} on {test['targets']:,} targets"
+    text = f"{record['name']}: test perplexity {test['perplexity']:.2f} on {test['targets']:,} targets"
     if "bleu" in test:
         text += f", BLEU {test['bleu']:.2f} ({test['signature']})"
     return f"{text}, {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
 class Display:
-    """One line that is rewritten on a terminal; elsewhere a line now and then, and one for each epoch."""
+    """A line now and then, and one for each epoch."""
 
-    def __init__(self, stream: TextIO, every: float = 15.0, shown: bool = True) -> None:
-        self._stream, self._live, self._shown = stream, stream.isatty(), shown
-        self._every = 0.5 if self._live else every
-        self._next = 0.0
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *fault: object) -> None:
-        """End the line that is being printed."""
-        if self._live and self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+    def __init__(self, stream: TextIO, every: float = 15.0) -> None:
+        self._stream, self._every, self._next = stream, every, 0.0
 
     def __call__(self, moment: Moment) -> None:
-        self._write(line(moment), lasting=moment.valid is not None)
-
-    def note(self, text: str) -> None:
-        """What takes time besides training; on a terminal only, where the next line takes its place."""
-        if self._live:
-            self._write(text)
-
-    def _write(self, text: str, lasting: bool = False) -> None:
         now = time.monotonic()
-        if not self._shown or (now < self._next and not lasting):
-            return
-        self._next = now + self._every
-        if self._live:
-            self._stream.write("\r\x1b[K" + text + ("\n" if lasting else ""))
-        else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+        if now >= self._next or moment.valid is not None:
+            self._next = now + self._every
+            self._stream.write(line(moment) + "\n")
+            self._stream.flush()
 
 
 def line(moment: Moment) -> str:
@@ -171,4 +138,4 @@ def line(moment: Moment) -> str:
         f"epoch {moment.epoch}/{moment.epochs}  step {moment.step}/{moment.steps}  loss {moment.loss:.3f}  "
         f"rate {moment.rate:.2g}  {moment.targets_per_second:,.0f}/s  left {minutes // 60}:{minutes % 60:02}:{seconds:02}"
     )
-    return text if moment.valid is None else f"{text}  valid {moment.metric} {moment.valid:.2f}"
+    return text if moment.valid is None else f"{text}  valid perplexity {moment.valid:.2f}"

@@ -9,7 +9,6 @@ goes on from the last checkpoint to the same result: batches and random numbers 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -21,10 +20,9 @@ import torch
 from headlong.errors import NonFiniteError, StoreError
 from studies.models.backbones.base import Batch, State
 from studies.models.checkpoint import Progress, load_weights, open_checkpoint, resume, save_checkpoint
-from studies.models.evaluate import Figures, Tell, evaluate
+from studies.models.evaluate import Figures, evaluate
 from studies.models.jobs import Job
-from studies.models.optimisers import AveragedSgd, build_optimiser, is_triggered, products, rate_at, set_rate
-from studies.models.processes import Alone, Processes
+from studies.models.optimisers import build_optimiser, products, rate_at, set_rate
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 ABSURD = 10.0
@@ -35,7 +33,7 @@ PAUSE = 20.0
 
 @dataclass(frozen=True)
 class Moment:
-    """Calls a progress display after each step and each epoch."""
+    """Calls a progress display after each step and each epoch; ``valid``: perplexity, after an epoch."""
 
     epoch: int
     epochs: int
@@ -46,83 +44,53 @@ class Moment:
     targets_per_second: float
     seconds_left: float
     valid: float | None = None
-    metric: str = "perplexity"
 
 
 Report = Callable[[Moment], None]
-Note = Callable[[str], None]
 
 
 class Run:
     """A job in its folder."""
 
-    def __init__(
-        self,
-        job: Job,
-        folder: Path,
-        report: Report | None = None,
-        beside: Processes | None = None,
-        note: Note | None = None,
-    ) -> None:
-        self.job, self.folder, self.training = job, folder, job.recipe.training
-        self._report, self._beside, self._note = report, beside or Alone(), note
+    def __init__(self, job: Job, folder: Path, report: Report | None = None) -> None:
+        self.job, self.folder, self.training, self._report = job, folder, job.recipe.training, report
         self._optimiser = build_optimiser(job.model.parameters(), self.training)
-        self._is_text = job.metric == "perplexity"
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made: {error}; give another folder with --out") from error
-        self.progress, self._state = Progress(world=self.processes), State()
+        self.progress, self._state = Progress(), State()
         if self._is_saved:
-            state, self.progress = resume(folder / LAST, job, self._optimiser, self.processes)
-            self._state = self._own_state(state)
-            self._trigger()
-
-    def _own_state(self, state: State) -> State:
-        """This process's part of what ``gather`` put together."""
-        rank, world = self._beside.share
-        return tuple(part.chunk(world, 0)[rank].contiguous() for part in state)
+            self._state, self.progress = resume(folder / LAST, job, self._optimiser)
 
     @property
     def done(self) -> bool:
         return self.progress.epoch >= self.training.epochs or self._out_of_patience()
 
-    @property
-    def processes(self) -> int:
-        return self._beside.share.world
-
-    def _costs(self) -> list[float]:
-        return [entry["cost"] for entry in self.progress.history]
+    def _losses(self) -> list[float]:
+        return [entry["valid_loss"] for entry in self.progress.history]
 
     def _out_of_patience(self) -> bool:
-        costs, patience = self._costs(), self.training.patience
-        return bool(patience) and len(costs) > patience and min(costs[:-patience]) <= min(costs[-patience:])
+        losses, patience = self._losses(), self.training.patience
+        return bool(patience) and len(losses) > patience and min(losses[:-patience]) <= min(losses[-patience:])
 
     def fit(self) -> Figures:
         """Train to the end and measure the best model on the test set."""
-        model = self._beside.prepare(self.job.model)
         while not self.done:
-            self._epoch(model)
-        self._beside.wait()
+            self._epoch()
         load_weights(open_checkpoint(self.folder / BEST)[0], self.job.model)
-        return evaluate(self.job.model, self.job.test, not self._is_text, self._measuring("test"))
+        return evaluate(self.job.model, self.job.test)
 
-    def _measuring(self, split: str) -> Tell | None:
-        note = self._note
-        if note is None or not self._is_first:
-            return None
-        return lambda step, steps: note(f"measuring on {split}: {step}/{steps}")
-
-    def _epoch(self, model: torch.nn.Module) -> None:
+    def _epoch(self) -> None:
         progress, feed = self.progress, self.job.train
         steps = feed.steps(progress.epoch)
         steps = min(steps, self.training.epoch_steps or steps)
-        model.train()
+        self.job.model.train()
         while progress.step < steps:
             started, cpu = time.monotonic(), time.process_time()
             batch = feed.batch(progress.epoch, progress.step)
-            rate = self._rate(steps) * batch.scale
-            loss = self.step_once(model, batch, rate)
+            rate = self._rate(steps)
+            loss = self._step(batch, rate)
             progress.total += loss * len(batch.target)
             progress.count += len(batch.target)
             progress.step += 1
@@ -130,23 +98,22 @@ class Run:
             self._tell(steps, rate)
             if progress.step % self.training.save_steps == 0 and progress.step < steps:
                 self._save()
-        started, cpu = time.monotonic(), time.process_time()
-        self._close_epoch(steps, started, cpu)
+        self._close_epoch(steps)
 
-    def step_once(self, model: torch.nn.Module, batch: Batch, rate: float) -> float:
+    def _step(self, batch: Batch, rate: float) -> float:
         """One step on ``batch``, seeded by where the run stands; returns the loss."""
         progress, training = self.progress, self.training
-        torch.manual_seed(_seed(training.seed, progress.epoch, progress.step, self._beside.share.rank))
+        torch.manual_seed(_seed(training.seed, progress.epoch, progress.step))
         set_rate(self._optimiser, rate)
         self._optimiser.zero_grad(set_to_none=True)
         with products(training.bf16):
-            loss, _, state = model(batch, self._state)
+            loss, _, state = self.job.model(batch, self._state)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise NonFiniteError(
                 f"the loss is {value} at step {progress.step + 1} of epoch {progress.epoch + 1}; {self._calmer()}"
             )
-        self._beside.backward(loss)
+        loss.backward()
         if training.clip:
             torch.nn.utils.clip_grad_norm_(self.job.model.parameters(), training.clip, foreach=True)
         self._optimiser.step()
@@ -175,50 +142,33 @@ class Run:
 
     def _rate(self, steps: int) -> float:
         at = self.progress.epoch * steps + self.progress.step
-        return rate_at(self.training, at, self.training.epochs * steps, self._costs())
+        return rate_at(self.training, at, self.training.epochs * steps, self._losses())
 
-    def _close_epoch(self, steps: int, started: float, cpu: float) -> None:
+    def _close_epoch(self, steps: int) -> None:
         progress, job = self.progress, self.job
-        with self._averaged():
-            figures = evaluate(job.model, job.valid, not self._is_text, self._measuring("valid"))
-            self._check_learning(figures.loss)
-            cost = figures.cost(job.metric)
-            if self._is_first and cost < min(self._costs(), default=math.inf):
-                save_checkpoint(self.folder / BEST, job, None, (), progress)
+        started, cpu = time.monotonic(), time.process_time()
+        figures = evaluate(job.model, job.valid)
+        self._check_learning(figures.loss)
+        if figures.loss < min(self._losses(), default=math.inf):
+            save_checkpoint(self.folder / BEST, job, None, (), progress)
         self._clock(started, cpu)
         entry = {
             "epoch": progress.epoch + 1,
             "train_loss": progress.total / progress.count,
             "valid_loss": figures.loss,
-            f"valid_{job.metric}": figures.value(job.metric),
-            "cost": cost,
+            "valid_perplexity": figures.perplexity,
             "rate": self._rate(steps),
             "seconds": round(progress.seconds, 1),
             "cpu_seconds": round(progress.cpu_seconds, 1),
         }
-        self._tell(steps, entry["rate"], figures.value(job.metric))
+        self._tell(steps, entry["rate"], figures.perplexity)
         progress.history.append(entry)
         progress.epoch, progress.step, progress.total, progress.count = progress.epoch + 1, 0, 0.0, 0
         self._state = ()
-        self._trigger()
         self._save()
 
-    @property
-    def _is_first(self) -> bool:
-        return self._beside.share.rank == 0
-
-    def _trigger(self) -> None:
-        if isinstance(self._optimiser, AveragedSgd):
-            self._optimiser.averaging = is_triggered(self._costs(), self.training.nonmono)
-
-    def _averaged(self) -> contextlib.AbstractContextManager[None]:
-        return self._optimiser.averaged() if isinstance(self._optimiser, AveragedSgd) else contextlib.nullcontext()
-
     def _save(self) -> None:
-        state = self._beside.gather(self._state)
-        if self._is_first:
-            save_checkpoint(self.folder / LAST, self.job, self._optimiser, state, self.progress)
-        self._beside.wait()
+        save_checkpoint(self.folder / LAST, self.job, self._optimiser, self._state, self.progress)
 
     def _clock(self, started: float, cpu: float) -> None:
         wall, used = time.monotonic() - started, time.process_time() - cpu
@@ -226,17 +176,16 @@ class Run:
         self.progress.seconds += used if wall > PAUSE and used < wall / 10 else wall
 
     def _tell(self, steps: int, rate: float, valid: float | None = None) -> None:
-        if self._report is None or not self._is_first:
+        if self._report is None:
             return
         progress = self.progress
         done = progress.epoch * steps + progress.step
         left = (self.training.epochs * steps - done) * progress.seconds / max(1, done)
         speed = progress.count * (done / max(1, progress.step)) / max(1e-9, progress.seconds)
         loss = progress.total / max(1, progress.count)
-        moment = (progress.epoch + 1, self.training.epochs, progress.step, steps, loss, rate, speed, left, valid)
-        self._report(Moment(*moment, metric=self.job.metric))
+        self._report(Moment(progress.epoch + 1, self.training.epochs, progress.step, steps, loss, rate, speed, left, valid))
 
 
-def _seed(seed: int, epoch: int, step: int, rank: int) -> int:
-    """Different for every step (below 2^24 in an epoch), epoch (below 2^20) and process; of large seeds the low bits."""
-    return (((seed * 1009 + rank) % (1 << 19) << 20) + epoch) << 24 | step
+def _seed(seed: int, epoch: int, step: int) -> int:
+    """Different for every step (below 2^24 in an epoch) and epoch (below 2^20); of large seeds the low bits."""
+    return (((seed * 1009) % (1 << 19) << 20) + epoch) << 24 | step

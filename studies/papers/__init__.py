@@ -20,7 +20,7 @@ from headlong.errors import DataError, OptionError, StoreError, cause
 from studies.papers.verdicts import Expected
 
 FILES = (
-    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.billion",
+    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical",
     "monotonic_softmax.synthetic", "monotonic_softmax.language_models", "monotonic_softmax.finished", "doubly_sparse.tables",
     "doubly_sparse.learned",
     "adaptive_softmax.tables", "adaptive_softmax.synthetic", "adaptive_softmax.variance",

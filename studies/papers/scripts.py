@@ -2,7 +2,7 @@
 
 ::
 
-    python -m studies reproduce liao2019:memory studies/results/experts-memory.json ptb
+    python -m studies reproduce liao2019:times studies/results/liao2019.times.json
 
 A table's rows are run and judged by the registry in ``__init__``; a script writes one file of its own, which pages and
 figures are made from. What its arguments mean is in the module's docstring.
@@ -27,20 +27,12 @@ class Script(NamedTuple):
 
 
 SCRIPTS: dict[str, Script] = {
-    "baharav2024:filters": Script("papers.adaptive_softmax.filters", "OUT", "wide sparse features, as VGG19's on EuroSAT"),
-    "baharav2024:nets": Script("papers.adaptive_softmax.nets", "mnist|eurosat OUT [RUN]", "trains its classifiers"),
-    "bands:costs": Script("papers.band_costs", "FILE", "a step and a query of frequency bands beside the full softmax"),
+    "baharav2024:nets": Script("papers.adaptive_softmax.nets", "OUT", "trains the paper's network on MNIST"),
     "ganea2019:trained": Script("papers.monotonic_softmax.trained", "RUNS FILE", "shapes and ranks of trained links"),
     "liao2019:contents": Script("papers.doubly_sparse.contents", "FILE WORK TASK...", "which classes each expert holds"),
-    "liao2019:frozen": Script("papers.doubly_sparse.frozen", "RESULTS WORK exact|time|screens TASK", "finished experts, read"),
     "liao2019:layers": Script("papers.doubly_sparse.tables", "RESULTS WORK TABLE [TASK]...", "rows and the layers behind them"),
-    "liao2019:memory": Script("papers.doubly_sparse.memory", "FILE TASK", "memory of a training step"),
     "liao2019:ramps": Script("papers.doubly_sparse.learned", "FILE", "every rung of the learned experts' trainings"),
     "liao2019:times": Script("papers.doubly_sparse.times", "FILE", "times of every method at the four printed shapes"),
-    "links:reading": Script("papers.link_reading", "time|exact LAYER FILE", "links read beside the linear cascade"),
-    "mixture:reading": Script("papers.mixture_reading", "time|exact HARVEST HEAD FILE", "mixtures read beside all components"),
-    "mixture:training": Script("models.mixture_training", "HARVEST HEAD FILE", "mixtures trained with and without full memory"),
-    "training:costs": Script("models.step_costs", "FILE", "seconds and memory of a step of each recipe"),
     "training:heads": Script("models.head_costs", "steps|memory FILE", "seconds and memory of a step of each head"),
     "vlasova-softmax:spectra": Script("papers.svd_hierarchical.spectra", "FILE", "singular values of the layers at hand"),
     "vlasova-softmax:times": Script("papers.svd_hierarchical.times", "prepare|time FOLDER [FILE]", "times of the heads"),

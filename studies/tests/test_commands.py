@@ -62,7 +62,7 @@ def test_reproduce_runs_a_table(data: Path, tmp_path: Path) -> None:
         (("reproduce", "vlasova-softmax:svd", "--queries", "0"), "--queries is 0"),
         (("reproduce", "ganea2019:synthetic", "--rows", "nothing has this"), "holds 'nothing has this'"),
         (("reproduce", "ganea2019:synthetic", "more"), "takes no arguments; got more"),
-        (("reproduce", "liao2019:memory"), "takes FILE TASK; got nothing"),
+        (("reproduce", "liao2019:times"), "takes FILE; got nothing"),
         (("train", "no-such-recipe"), "no-such-recipe"),
         (("train", "ptb-lstm", "--option", "epochs"), "expected name=value"),
     ],

@@ -10,8 +10,8 @@ import pytest
 from headlong.errors import DataError
 from studies.data import load
 from studies.data.files import DataFile
-from studies.data.text import HELD_OUT_FOLDER, TRAIN_FOLDER, Vocabulary, build, load_billion, load_plain, stream
-from studies.data.translation import load_iwslt, load_pairs
+from studies.data.text import Vocabulary, build, load_plain, stream
+from studies.data.translation import load_pairs
 
 
 def test_classes_are_in_order_of_frequency_ties_in_order_of_appearance() -> None:
@@ -54,34 +54,7 @@ def test_plain_text_is_cut_at_line_ends(tmp_path: Path) -> None:
         load_plain(tmp_path)
 
 
-def billion(folder: Path) -> None:
-    """Small files of the published layout."""
-    for name, shard, words in [
-        (TRAIN_FOLDER, "news.en-00001-of-00100", "a b a\na c\n"),
-        (TRAIN_FOLDER, "news.en-00002-of-00100", "a b\nb d\n"),
-        (HELD_OUT_FOLDER, "news.en.heldout-00000-of-00050", "a d\n"),
-        (HELD_OUT_FOLDER, "news.en.heldout-00001-of-00050", "b\n"),
-    ]:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / shard).write_text(words)
-
-
-def test_one_billion_word_in_its_published_layout(tmp_path: Path) -> None:
-    folder = tmp_path / "one-billion-word"
-    billion(folder)
-    corpus = load("one-billion-word", tmp_path).content
-    assert corpus.vocabulary.words == ("a", "<eos>", "b", "<unk>")
-    assert corpus.train.tolist() == [0, 2, 0, 1, 0, 3, 1, 0, 2, 1, 2, 3, 1]
-    assert (corpus.test.tolist(), corpus.valid.tolist()) == ([0, 3, 1], [2, 1])
-    one = load_billion(folder, (DataFile(TRAIN_FOLDER), DataFile(HELD_OUT_FOLDER)), shards=1, least=1)
-    assert len(one.train) == 7
-    for file in (folder / HELD_OUT_FOLDER).iterdir():
-        file.unlink()
-    with pytest.raises(DataError, match=r"has 2 training and 0 held-out shards.*statmt\.org"):
-        load("one-billion-word", tmp_path)
-
-
-PAIR_FILES = tuple(DataFile(f"{part}.{side}") for part in ("train", "val", "test") for side in ("en", "de"))
+PAIR_FILES = tuple(DataFile(f"{part}.{side}", "") for part in ("train", "val", "test") for side in ("en", "de"))
 
 
 def pairs(folder: Path) -> None:
@@ -106,19 +79,6 @@ def test_sides_of_different_length_are_refused(tmp_path: Path) -> None:
         load_pairs(tmp_path, PAIR_FILES)
 
 
-def test_iwslt_without_its_training_files_is_for_testing_only(tmp_path: Path) -> None:
-    (tmp_path / "a.en").write_text("a b\n")
-    (tmp_path / "a.vi").write_text("x\n")
-    files = (DataFile("a.en"), DataFile("a.vi")) * 2
-    (tmp_path / "vocab.en").write_text("<unk>\n<s>\n</s>\na\n")
-    found = load_iwslt(tmp_path, files)
-    assert found.train.source == []
-    assert found.source.words == ("<unk>", "<s>", "<eos>", "a")
-    assert found.target.words == ("<unk>", "<s>", "<eos>", "x")
-    whole = load_iwslt(tmp_path, (*files[:2], *files))
-    assert len(whole.train.source) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [("penn-treebank", (10_000, 929_589, 73_760, 82_430)), ("wikitext-2", (33_278, 2_088_628, 217_646, 245_569))],
@@ -133,5 +93,3 @@ def test_published_counts(data: Path, name: str, sizes: tuple[int, ...]) -> None
 def test_published_pair_counts(data: Path) -> None:
     found = load("multi30k", data).content
     assert [len(part.source) for part in found[2:]] == [29_000, 1_014, 1_000]
-    tests = load("iwslt15-en-vi", data).content
-    assert [len(part.source) for part in tests[2:]] == [0, 1_553, 1_268]

@@ -11,10 +11,8 @@ import torch
 
 from studies import papers
 from studies.data import Loaded, load
-from studies.data.text import HELD_OUT_FOLDER, TRAIN_FOLDER
 from studies.papers.account import STUDIES, account
 from studies.papers.cells import STATUSES
-from studies.papers.svd_hierarchical.billion import read_rows
 from studies.tests.commands import ran
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -79,38 +77,12 @@ def test_a_table_of_language_models_runs_from_a_folder_of_weights(
     assert again.exit_code == 0 and (out / "baharav2024.gpt2-wikitext2.jsonl").read_bytes() == before, "rows are not run twice"
 
 
-def test_the_billion_words_run_from_the_corpus_folder(tmp_path: Path, rng: np.random.Generator) -> None:
-    for folder, name, number in ((TRAIN_FOLDER, "news.en", 3), (HELD_OUT_FOLDER, "news.en.heldout", 2)):
-        (tmp_path / "gbw" / folder).mkdir(parents=True)
-        for shard in range(number):
-            (tmp_path / "gbw" / folder / f"{name}-{shard:05d}-of-00100").write_text(lines(rng, 60))
-    out = tmp_path / "results"
-    asked = ["reproduce", "vlasova-softmax:gbw", "--model", str(tmp_path / "gbw"), "--out", str(out)]
-    found = ran(*asked)
-    assert found.exit_code == 0, found.stderr
-    rows = [json.loads(line) for line in (out / "vlasova-softmax.gbw.jsonl").read_text().splitlines()]
-    got = {row["setting"]["head"]: row["got"] for row in rows}
-    order = ("tree, huffman", "tree, balanced", "two levels, frequency", "full")
-    assert sorted(got, key=lambda head: got[head]["rows"]) == list(order)
-    assert got["full"]["rows"] == got["full"]["classes"] and 0 <= got["full"]["unknown"] < 0.1
-    assert got["tree, huffman"]["rows"] == pytest.approx(got["full"]["entropy"], abs=1), "within a bit of the entropy"
-    assert {row["verdict"]["classes"] for row in rows} == {"differs"}, "200 words are not 793,471"
-
-
-def test_a_tree_reads_a_leafs_ancestors() -> None:
-    counts = np.array([8.0, 4.0, 2.0, 1.0, 1.0])
-    assert read_rows("tree, huffman", counts).tolist() == [1, 2, 3, 4, 4]
-    assert read_rows("tree, balanced", counts[:4]).tolist() == [2, 2, 2, 2]
-    assert read_rows("full", counts).tolist() == [5] * 5
-
-
 @pytest.mark.parametrize(
     ("target", "model", "words"),
     [
         ("baharav2024:mnist", "folder", "takes a model or a corpus"),
         ("baharav2024", "folder", "takes a model or a corpus"),
         ("baharav2024:gpt2-ptb", "nowhere", "causal language model"),
-        ("vlasova-softmax:gbw", "nowhere", "0 training and 0 held-out shards"),
     ],
 )
 def test_a_folder_that_does_not_fit_is_refused_in_a_line(

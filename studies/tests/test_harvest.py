@@ -10,16 +10,14 @@ import pytest
 
 from headlong.errors import DataError, MalformedFileError, OptionError, StoreError
 from headlong.store import open_file, write_file
-from studies.data import Loaded, load
+from studies.data import load
 from studies.data.identity import checksum_of, words_of
-from studies.data.images import Images
-from studies.data.images import Split as Pictures
 from studies.data.text import Corpus, Vocabulary, recoded
 from studies.data.translation import RESERVED, Pairs, Split
 from studies.models.harvest import Wish, harvest, trained
 from studies.models.recipe import Recipe, from_dict
 from studies.models.run import train
-from studies.models.train import BEST, LAST
+from studies.models.train import BEST
 from studies.tests.commands import ran
 
 FRUIT = ("apple", "pear", "plum", "fig", "lime")
@@ -126,16 +124,6 @@ def _rewritten(path: Path, drop: str | None = None, words: bytes | None = None) 
     write_file(path, tensors, {key: value for key, value in file.metadata.items() if drop is None or key != "data"})
 
 
-def test_a_checkpoint_without_words_is_refused_for_text_that_may_have_changed(text: Path, tmp_path: Path) -> None:
-    train(recipe(text), tmp_path)
-    for name in (BEST, LAST):
-        _rewritten(tmp_path / name, drop="words")
-    with pytest.raises(OptionError, match="did not keep the names of the classes"):
-        trained(tmp_path)
-    with pytest.raises(OptionError, match="did not keep the names of the classes"):
-        train(recipe(text), tmp_path)
-
-
 @pytest.mark.parametrize("words", [b"{}", b"[1]", b"\xff", b'{"words": []}', b'{"words": [3]}', b'{"words": 3}'])
 def test_damaged_words_are_refused(text: Path, run: Path, tmp_path: Path, words: bytes) -> None:
     (tmp_path / BEST).write_bytes((run / BEST).read_bytes())
@@ -161,14 +149,11 @@ def test_data_is_told_from_data() -> None:
     one = Split([ids, ids[:2]], [ids[:3], ids], ["", ""])
     two = Split([ids[:4], np.array([4, 0, 1], np.int32)], one.target, one.reference)  # the same ids, cut elsewhere
     pairs = [Pairs(words, words, split, one, one) for split in (one, two)]
-    pixels = np.zeros((2, 2, 2, 1), np.uint8)
-    shown = [Pictures(pixels, np.array(labels)) for labels in ([0, 1], [1, 0])]
-    images = [Images(("x", "y"), split, shown[0], shown[0]) for split in shown]
     renamed = text._replace(vocabulary=Vocabulary([*RESERVED, "a", "c"]))
-    everything = [text, text._replace(valid=ids[::-1].copy()), renamed, *pairs, *images, images[0]._replace(classes=("y", "x"))]
+    everything = [text, text._replace(valid=ids[::-1].copy()), renamed, *pairs]
     assert len({checksum_of(content) for content in everything}) == len(everything)
     assert checksum_of(pairs[0]) == checksum_of(Pairs(words, words, one, one, one))
-    assert words_of(pairs[0]) == (words.words, words.words) and words_of(images[0]) == (("x", "y"),)
+    assert words_of(pairs[0]) == (words.words, words.words)
 
 
 def test_a_corpus_is_recoded_word_by_word() -> None:
@@ -177,16 +162,3 @@ def test_a_corpus_is_recoded_word_by_word() -> None:
     corpus = recoded(Corpus(other, ids, ids[:2], ids[:0]), mine)
     assert [mine.words[i] for i in corpus.train] == ["a", "b", "<unk>", "b"] and corpus.train.dtype == np.int32
     assert recoded(corpus, Vocabulary(["a", "<unk>", "b"])) is corpus
-
-
-def test_pictures_of_other_classes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    split = Pictures(np.zeros((40, 4, 4, 1), np.uint8), np.arange(40) % 2)
-    named = {name: Loaded(name, "images", Images(classes, split, split, split), "none") for name, classes in (
-        ("xy", ("x", "y")), ("yx", ("y", "x")))}  # fmt: skip
-    for module in ("jobs", "harvest"):
-        monkeypatch.setattr(f"studies.models.{module}.load", lambda name, vocabulary=None: named[name])
-    model = {"kind": "cnn", "widths": [2], "dim": 4}
-    train(from_dict({"data": "xy", "model": model, "training": {"epochs": 1, "batch": 8}}, "small"), tmp_path)
-    assert trained(tmp_path).classes == ("x", "y")
-    with pytest.raises(OptionError, match="was trained on other classes than those of yx"):
-        trained(tmp_path, "yx")

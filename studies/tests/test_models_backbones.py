@@ -8,9 +8,7 @@ from torch import Tensor
 
 from headlong.errors import OptionError, ShapeError
 from headlong.heads import DenseHead
-from studies.models.backbones.awd import Awd, AwdOptions, locked
 from studies.models.backbones.base import Backbone, Batch, Model
-from studies.models.backbones.cnn import Cnn, CnnOptions
 from studies.models.backbones.gpt import Gpt, GptOptions
 from studies.models.backbones.lstm import Lstm, LstmOptions
 from studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
@@ -23,7 +21,6 @@ def language_models() -> dict[str, Backbone]:
     return {
         "lstm": Lstm(LstmOptions(8, 2, 0.3), VOCAB),
         "lstm, one layer": Lstm(LstmOptions(8, 1, 0.3, tied=False), VOCAB),
-        "awd": Awd(AwdOptions(8, 12, 3), VOCAB),
         "gpt": Gpt(GptOptions(8, 2, 2, 16, 0.3), VOCAB),
     }
 
@@ -85,41 +82,6 @@ def test_tied_or_not_every_parameter_learns(name: str) -> None:
     assert (backbone.tied() is None) == (name == "lstm, one layer")
 
 
-def test_awd_without_dropout_is_a_plain_lstm() -> None:
-    awd = language_models()["awd"].eval()
-    assert isinstance(awd, Awd)
-    signal = awd.embedding(words(10))
-    for layer in awd.layers:
-        signal, _ = layer(signal)
-    torch.testing.assert_close(awd((words(10),)).hidden, signal.flatten(0, 1))
-
-
-def test_awd_penalties_are_those_of_the_paper() -> None:
-    calm = AwdOptions(8, 12, 2, 0.0, 0.0, 0.0, 0.0, 0.0, alpha=2.0, beta=3.0)
-    torch.manual_seed(1)
-    features = Awd(calm, VOCAB).train()((words(10),))
-    h = features.hidden.view(10, 3, 8)
-    expected = 2 * (h**2).mean() + 3 * ((h[1:] - h[:-1]) ** 2).mean()
-    assert features.penalty is not None
-    torch.testing.assert_close(features.penalty, expected)
-
-
-def test_awd_drops_weights_not_only_signals() -> None:
-    torch.manual_seed(1)
-    awd = Awd(AwdOptions(8, 12, 2, 0.0, 0.0, 0.5, 0.0, 0.0), VOCAB).train()
-    one, other = (awd((words(10),)).hidden for _ in range(2))
-    assert not torch.allclose(one, other)
-    # the first step has no state to multiply with the dropped weights
-    torch.testing.assert_close(one[:3], other[:3])
-
-
-def test_a_locked_mask_stays_for_all_of_time() -> None:
-    torch.manual_seed(1)
-    dropped = locked(torch.ones(6, 4, 50), 0.5, training=True)
-    assert bool((dropped == dropped[:1]).all()) and 0.3 < float((dropped == 0).float().mean()) < 0.7
-    assert locked(dropped, 0.5, training=False) is dropped
-
-
 def test_a_window_beyond_the_context_is_refused() -> None:
     with pytest.raises(ShapeError, match="a window of 17 tokens; this model sees 16"):
         language_models()["gpt"]((words(17),))
@@ -152,21 +114,12 @@ def test_padding_of_the_target_never_reaches_the_head() -> None:
     torch.testing.assert_close(model((source, changed, real)).hidden, hidden)
 
 
-@pytest.mark.parametrize("side", [28, 32])
-def test_the_classifier_ends_in_a_hidden_vector(side: int) -> None:
-    cnn = Cnn(CnnOptions((4, 8), 1, 1, 10, 0.0), 3, side).eval()
-    assert cnn((torch.randn(5, 3, side, side),)).hidden.shape == (5, 10)
-    assert cnn.tied() is None
-
-
 @pytest.mark.parametrize(
     "build",
     [
         lambda: Lstm(LstmOptions(layers=0), VOCAB),
-        lambda: Awd(AwdOptions(drop_input=1.0), VOCAB),
         lambda: Gpt(GptOptions(dim=10, heads=3), VOCAB),
         lambda: Seq2Seq(Seq2SeqOptions(dim=7), VOCAB, VOCAB),
-        lambda: Cnn(CnnOptions((4, 4, 4)), 1, 7),
     ],
 )
 def test_impossible_options_are_named(build: object) -> None:

@@ -10,14 +10,11 @@ import pytest
 import torch
 
 from headlong.errors import DataError, OptionError
-from studies.data.images import Split as Pictures
 from studies.data.translation import Split as Sentences
-from studies.models.feeds import ImageFeed, PairFeed, Share, TextFeed
+from studies.models.feeds import PairFeed, TextFeed
 from studies.models.jobs import MODELS
 from studies.models.optimisers import (
-    AveragedSgd,
     build_optimiser,
-    is_triggered,
     optimiser_tensors,
     rate_at,
     restore_optimiser,
@@ -37,53 +34,11 @@ def test_every_token_but_the_columns_first_is_a_target_once() -> None:
         assert torch.equal(batch.inputs[0].flatten() + 1, batch.target)
 
 
-def test_jittered_windows_cover_the_text_and_scale_the_rate() -> None:
-    feed = TextFeed(np.arange(50_000, dtype=np.int32), 10, 70, seed=1, jitter=True)
-    cuts = [len(feed.batch(2, step).inputs[0]) for step in range(feed.steps(2))]
-    assert sum(cuts) == 4999 and min(cuts[:-1]) >= 5 and 60 < np.mean(cuts) < 72
-    assert feed.batch(2, 3).scale == cuts[3] / 70
-    assert cuts != [len(feed.batch(3, step).inputs[0]) for step in range(feed.steps(3))]
-
-
-def test_processes_share_a_batch() -> None:
-    whole = TextFeed(IDS, 10, 7).batch(0, 3).inputs[0]
-    parts = [TextFeed(IDS, 10, 7, Share(rank, 2)).batch(0, 3).inputs[0] for rank in (0, 1)]
-    assert torch.equal(torch.cat(parts, 1), whole)
-    with pytest.raises(OptionError, match="a batch of 10 on 3 processes"):
-        TextFeed(IDS, 10, 7, Share(0, 3))
-
-
 def test_a_text_shorter_than_the_window_is_refused() -> None:
     with pytest.raises(DataError, match="a text of 1000 tokens in 10 columns is shorter than the window of 100"):
         TextFeed(IDS, 10, 100)
     with pytest.raises(DataError, match="shorter"):
         TextFeed(IDS[:0], 10, 1)
-
-
-def pictures(count: int = 50) -> Pictures:
-    random = np.random.default_rng(0)
-    return Pictures(random.integers(0, 256, (count, 12, 12, 3), np.uint8), np.arange(count) % 7)
-
-
-@pytest.mark.parametrize("bend", ["none", "shift", "turn"])
-def test_pictures_are_shuffled_and_bent_by_seed_epoch_and_step(bend: str) -> None:
-    one, two = (ImageFeed(pictures(), 8, seed=3, bend=bend) for _ in range(2))
-    two.batch(5, 0)
-    assert torch.equal(one.batch(1, 2).inputs[0], two.batch(1, 2).inputs[0])
-    assert not torch.equal(one.batch(1, 2).inputs[0], one.batch(2, 2).inputs[0])
-    shares = [ImageFeed(pictures(), 8, Share(rank, 2), seed=3, bend=bend).batch(1, 2) for rank in (0, 1)]
-    assert torch.equal(torch.cat([share.inputs[0] for share in shares]), one.batch(1, 2).inputs[0])
-    assert one.steps(0) == 6
-
-
-def test_measured_pictures_are_all_there_in_order() -> None:
-    feed = ImageFeed(pictures(), 8)
-    labels = torch.cat([feed.batch(0, step).target for step in range(feed.steps(0))])
-    assert labels.tolist() == (np.arange(50) % 7).tolist()
-    pixels = feed.batch(0, 0).inputs[0]
-    np.testing.assert_allclose(pixels[1, 2].numpy() * 0.3 + 0.3, pictures().pixels[1, :, :, 2] / 255, atol=1e-6)
-    with pytest.raises(DataError, match="50 pictures in batches of 64"):
-        ImageFeed(pictures(), 64, seed=1)
 
 
 def sentences() -> Sentences:
@@ -109,34 +64,7 @@ def test_pairs_come_in_batches_of_one_source_length() -> None:
     assert [list(rows) for rows in feed.groups(0)] != [list(rows) for rows in feed.groups(1)]
 
 
-def test_averaged_sgd_is_sgd_and_its_averages_are_the_weights_mean() -> None:
-    torch.manual_seed(1)
-    start = torch.randn(4, 3)
-    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
-    averaged, plain = AveragedSgd([ours], 0.1), torch.optim.SGD([theirs], 0.1)
-    seen = []
-    for step in range(6):
-        averaged.averaging = step >= 2
-        for parameter, optimiser in ((ours, averaged), (theirs, plain)):
-            optimiser.zero_grad()
-            ((parameter - step) ** 2).sum().backward()
-            optimiser.step()
-        seen.append(theirs.detach().clone())
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-    with averaged.averaged():
-        torch.testing.assert_close(ours.detach(), torch.stack(seen[2:]).mean(0))
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
-
-
-def test_averaging_starts_when_validation_stops_improving() -> None:
-    falling = [5.0, 4.0, 3.0, 2.9, 2.8, 2.7, 2.6]
-    assert not is_triggered(falling, 3)
-    assert not is_triggered([*falling, 2.75], 3)
-    assert is_triggered([*falling, 2.95], 3)
-    assert is_triggered([*falling, 2.95, 1.0], 3)
-
-
-@pytest.mark.parametrize("name", ["adam", "sgd", "nt-asgd"])
+@pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_an_optimiser_goes_on_from_its_tensors(name: str) -> None:
     torch.manual_seed(1)
     training = Training(optimiser=name, rate=0.1, decay=0.01)
@@ -146,8 +74,6 @@ def test_an_optimiser_goes_on_from_its_tensors(name: str) -> None:
     copies = [torch.nn.Parameter(p.detach().clone()) for p in parameters]
     second = build_optimiser(copies, training)
     restore_optimiser(second, {key: value.clone() for key, value in optimiser_tensors(first).items()})
-    if isinstance(second, AveragedSgd):
-        second.averaging = True
     _walk(first, parameters, 3)
     _walk(second, copies, 3)
     for one, other in zip(parameters, copies, strict=True):
@@ -155,8 +81,6 @@ def test_an_optimiser_goes_on_from_its_tensors(name: str) -> None:
 
 
 def _walk(optimiser: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], steps: int) -> None:
-    if isinstance(optimiser, AveragedSgd):
-        optimiser.averaging = True
     for _ in range(steps):
         optimiser.zero_grad()
         sum((p**2).sum() for p in parameters).backward()  # type: ignore[union-attr]  # a sum of tensors
@@ -192,7 +116,7 @@ def test_a_typo_is_no_default(tmp_path: Path) -> None:
     for overrides, fault in [
         ({"training.epoch": 3}, r"training\.epoch is not known"),
         ({"training.epochs": "3"}, r"training\.epochs = '3'; expected int"),
-        ({"training.optimiser": "rmsprop"}, "expected one of adam, sgd, nt-asgd"),
+        ({"training.optimiser": "rmsprop"}, "expected one of adam, sgd"),
         ({"training.epochs": 0}, r"training\.epochs = 0; expected a number from 1"),
         ({"models.kind": "lstm"}, r"\['models'\]"),
         ({"training": 3}, "training = 3; expected a table"),
@@ -203,7 +127,6 @@ def test_a_typo_is_no_default(tmp_path: Path) -> None:
         ({"training.patience": -1}, r"training\.patience = -1"),
         ({"training.rate": math.nan}, "a finite rate above 0"),
         ({"training.rate": math.inf}, "a finite rate above 0"),
-        ({"training.bend": "twist"}, "expected one of none, shift, turn"),
         ({"model.kind": 3}, "names no model"),
     ]:
         with pytest.raises(OptionError, match=fault):

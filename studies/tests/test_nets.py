@@ -32,7 +32,9 @@ def trained(inputs: torch.Tensor, labels: np.ndarray, state: Path | None, stop: 
         return rows
 
     torch.manual_seed(0)
-    head = nets.train(nets.Net(0, 2, 1e-2), part, inputs, labels, prepared, state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nets, "pixels", prepared)
+        head = nets.train(nets.Net(0, 2, 1e-2), part, inputs, labels, state)
     return [p.detach().numpy() for p in (*part.parameters(), *part.buffers(), *head.parameters())]
 
 

@@ -1,15 +1,14 @@
 """The seam between a backbone and a head, and what a training step passes around::
 
-    features = backbone(batch.inputs, state)            # hidden [N, dim], the state for the next batch, a penalty
+    features = backbone(batch.inputs, state)            # hidden [N, dim], the state for the next batch
     out = head(features.hidden, batch.target)           # any head
 
-A :class:`Backbone` knows no classes beyond its input embedding; a head knows no time and no pictures. Padding never
+A :class:`Backbone` knows no classes beyond its input embedding; a head knows no time. Padding never
 reaches a head: a backbone returns a row of ``hidden`` for each target and no others.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -39,27 +38,18 @@ def check_rates(options: Any, *names: str) -> None:
             raise OptionError(f"model.{name} = {getattr(options, name)}; expected 0 or more and less than 1")
 
 
-def check_weights(options: Any, *names: str) -> None:
-    """OptionError that names the first penalty that is not a finite number of 0 or more."""
-    for name in names:
-        if not 0 <= getattr(options, name) < math.inf:
-            raise OptionError(f"model.{name} = {getattr(options, name)}; expected a finite number of 0 or more")
-
-
 class Batch(NamedTuple):
-    """What a backbone reads, and the classes of the rows it will return; ``scale`` multiplies the learning rate."""
+    """What a backbone reads, and the classes of the rows it will return."""
 
     inputs: tuple[Tensor, ...]
     target: Tensor
-    scale: float = 1.0
 
 
 class Features(NamedTuple):
-    """``hidden [N, dim]``; ``state`` of a recurrent model, else empty; ``penalty`` added to the loss in training."""
+    """``hidden [N, dim]``; ``state`` of a recurrent model, else empty."""
 
     hidden: Tensor
     state: State = ()
-    penalty: Tensor | None = None
 
 
 class Backbone(nn.Module, ABC):
@@ -86,8 +76,7 @@ class Model(nn.Module):
         self.backbone, self.head = backbone, head
 
     def forward(self, batch: Batch, state: State = ()) -> tuple[Tensor, HeadOutput, State]:
-        """The loss to minimise (penalties included), the head's answer, and the state for the next batch."""
+        """The loss to minimise (the head's penalties included), the head's answer, and the state for the next batch."""
         features = self.backbone(batch.inputs, state)
         out: HeadOutput = self.head(features.hidden, batch.target)
-        loss = out.loss if features.penalty is None else out.loss + features.penalty
-        return loss, out, tuple(part.detach() for part in features.state)
+        return out.loss, out, tuple(part.detach() for part in features.state)

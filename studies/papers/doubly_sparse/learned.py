@@ -17,7 +17,7 @@ of validation: take the sizes of ``ds-K`` of Penn Treebank as found with a look 
 to what rate, which is most of its accuracy, was chosen on validation alone.) ``gain`` is top-1 less the full
 layer's (in accuracy, not per cent); ``removed`` is the share of rows that pruning took, of those that there were at first
 and the copies that mitosis made; ``sparse`` the share that a mean expert lacks of the V classes it descends from. ``bleu``
-of translation takes the run itself, in ``runs`` of the data folder. Translation and characters are on other data than the
+of translation takes the run itself, in ``runs`` of the data folder. Translation is on other data than the
 poster's, so none of their figures is judged. The seeded rows of ``liao2019:tasks`` are another method: k-means on hidden
 vectors, and sizes set in advance.
 """
@@ -57,23 +57,19 @@ OTHERS: dict[tuple[str, str], dict[str, Any]] = {
         "screen": True, "prune": 50,
     },
     ("ds", "multi30k"): {"screen": True, "prune": 50},
-    ("ds", "characters"): {"screen": True, "prune": 50},
 }  # fmt: skip
 """What differs for a task. WikiText-2 spreads its text over three times as many words, and a class leaves where its frequency
 times the vectors' length is below the lasso. At this one, one expert keeps as much of the text (94 %) as it does on Penn
-Treebank. Adam has made the rows of rare classes long, so they are screened instead of shrunk, in translation and for characters
-as well. Characters come equally often, and on validation a lasso from a hundredth of this one to five times it saves nearly
-as much at nearly the same accuracy: what leaves an expert is what no training vector brings there."""
+Treebank. Adam has made the rows of rare classes long, so they are screened instead of shrunk, in translation
+as well."""
 ONCE = ("full", "svd-5", "svd-10", "frequent")
 SEEDED = ("full-tuned", "d-softmax", *(f"{kind}-{count}" for kind in PLANS for count in EXPERTS))
-TASKS = {task: study.TASKS[task].folder for task in ("ptb", "wikitext2", "multi30k", "characters")}
+TASKS = {task: study.TASKS[task].folder for task in ("ptb", "wikitext2", "multi30k")}
 RUNS = Path("runs") / "liao2019"
 VALID = 12_000
 """Validation vectors that a rung is looked at on."""
-FREQUENT = {task: REAL[task]["ds-64"][1] for task in TASKS if task != "characters"}
-"""Times fewer rows: what 64 experts are printed to save. Characters come equally often."""
-UNEQUAL = ("frequent", "d-softmax")
-"""Methods that classes of equal frequency have no use for."""
+FREQUENT = {task: REAL[task]["ds-64"][1] for task in TASKS}
+"""Times fewer rows: what 64 experts are printed to save."""
 
 
 def plan_of(kind: str, task: str) -> TrainingPlan:
@@ -88,7 +84,7 @@ def planned() -> list[Setting]:
     many = [
         (("task", task), ("method", method), ("seed", seed)) for task in TASKS for seed in SEEDS for method in SEEDED
     ]  # fmt: skip
-    return [row for row in (*once, *many) if dict(row)["task"] in FREQUENT or dict(row)["method"] not in UNEQUAL]
+    return [*once, *many]
 
 
 def run(context: Context) -> Iterator[Row]:

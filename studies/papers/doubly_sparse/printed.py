@@ -54,7 +54,7 @@ QUOTED: dict[str, dict[int, tuple[float, float]]] = {
 WORDS = {"ptb": 82_430, "wikitext2": 245_569}
 """Of the test splits, for the sampling error of an accuracy: two standard errors at one in four right."""
 NAMES = {"ptb": "PTB", "wikitext2": "Wiki-2", "multi30k": "En-Ve", "characters": "CASIA"}
-STANDS = {"multi30k": "Multi30k, English to German", "characters": "3,740 rendered characters"}
+STANDS = {"multi30k": "Multi30k, English to German", "characters": "other characters"}
 MADE = "random rows of the printed shape"
 HIERARCHIES = {
     "10x10": ("random", "learned from random experts"),

@@ -31,7 +31,7 @@ WORDS = {
     "increase less compared unchanged",
 }
 """Of the smallest expert on Penn Treebank, by the poster's headings."""
-STANDS = {"multi30k": "Multi30k, English to German", "characters": "rendered characters"}
+STANDS = {"multi30k": "Multi30k, English to German"}
 RIVAL = "takes that program; other graph indexes are timed beside us in docs/beside.md"
 TAKES = "takes trained layers: `python -m studies reproduce liao2019:contents`"
 

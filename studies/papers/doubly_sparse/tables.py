@@ -7,8 +7,8 @@
 
 ``work`` keeps trained heads (``TASK-64.safetensors`` are their layers). Experts are *seeded* here: gates at spherical means of
 the hidden vectors, the classes each expects most, as many as a FLOPs ratio that was set in advance allows; ``learned.py`` has
-the method itself. Our backbones are other ones (a 2 x 200 LSTM on Penn Treebank, Multi30k in place of IWSLT, rendered
-characters in place of CASIA-HWDB), so values differ where backbones do.
+the method itself. Our backbones are other ones (a 2 x 200 LSTM on Penn Treebank, Multi30k in place of IWSLT), so values
+differ where backbones do.
 """
 
 from __future__ import annotations

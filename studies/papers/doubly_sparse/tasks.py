@@ -6,7 +6,7 @@
     FLOPs ratio    = V / (K + sum_k u_k |V_k|)        u_k: share of the test vectors that expert k gets        (experts)
                    = 1 / (D/V + r/D + N/V)                                                                     (SVD)
 
-The experts are trained on the frozen backbone's vectors, as the paper trains its heads for translation and characters;
+The experts are trained on the frozen backbone's vectors, as the paper trains its heads for translation;
 they start from the trained layer (``heads.expert_pruning.seeded``), and are trained and pruned from there. The D-softmax row
 is post-hoc: the second and third quarter of the classes keep D/2, the last half D/4 of the activation-weighted directions.
 """
@@ -59,12 +59,10 @@ TASKS = {
     "wikitext2": Task("harvest/wikitext2-lstm", "test", {8: 3.52, 16: 6.58, 32: 11.59, 64: 23.86}, 300, rate=1e-4),
     "wikitext2-gpt": Task("heads/wikitext2-gpt512", "valid", {64: 23.86}, 0),
     "multi30k": Task("harvest/multi30k-seq2seq", "test", {8: 4.38, 16: 6.08, 32: 10.69, 64: 15.08}, 250, translates=True),
-    "characters": Task("harvest/characters-cnn", "test", {8: 1.77, 16: 2.82, 32: 4.72, 64: 6.91}, 150),
 }
-"""Translation: Multi30k in place of IWSLT; characters: rendered ones in place of CASIA-HWDB; wikitext2-gpt: not in the
-paper, a transformer's layer of D = 512 whose experts are seeded and not trained. The WikiText-2 LSTM's are trained more
-gently, since they start near its layer, on a million vectors (``python -m studies harvest RUN --splits train,valid,test --rows
-1000000``)."""
+"""Translation: Multi30k in place of IWSLT; wikitext2-gpt: not in the paper, a transformer's layer of D = 512 whose experts are
+seeded and not trained. The WikiText-2 LSTM's are trained more gently, since they start near its layer, on a million vectors
+(``python -m studies harvest RUN --splits train,valid,test --rows 1000000``)."""
 
 
 class Data(NamedTuple):

@@ -61,7 +61,7 @@ def trained(runs: Path) -> Iterator[dict[str, Any]]:
         if not (folder / "best.safetensors").is_file():
             continue
         job = load(folder)
-        feed = harvested_feed(job.data.content, "test", job.recipe.training, QUERIES)
+        feed = harvested_feed(job.data.content, "test", job.recipe.training)
         hidden = np.concatenate([part.numpy() for part, _ in vectors(job.model, feed)])[:QUERIES]
         layer = job.model.head.to_layer()
         link = layer.link if isinstance(layer, Layer) else layer.matrix.link

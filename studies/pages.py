@@ -1,0 +1,112 @@
+"""What the pages on the studies count and quote, from the rows in ``results/``: the blocks between ``<!-- begin NAME -->`` and
+``<!-- end NAME -->`` of ``studies/pages/*.md``. No number in them is typed by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from studies import papers
+from studies.papers.account import STUDIES, account
+from studies.papers.cells import counts, lines_of, summary
+from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, places
+from studies.papers.monotonic_softmax.language_models import STUDIES as MODELS
+from studies.papers.shown import CELLS, counted, markdown
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def study_counts() -> str:
+    """A line for each study: how many figures it prints, and what became of them."""
+    columns, found = counted({paper: counts(account(paper, RESULTS)) for paper in STUDIES})
+    return markdown(columns, [(f"[{STUDIES[paper].about}]({STUDIES[paper].page}.md)", *rest) for paper, *rest in found])
+
+
+def tables() -> str:
+    """Every registered table, and how many of its rows were run."""
+    found = [(table, len(rows(f"{table.paper}.{table.table}"))) for table in papers.tables()]
+    ran = [(f"`{one.name}`", one.claim, f"{count:,}" if count else "not run") for one, count in found]
+    return markdown(("table", "claim", "rows run"), ran)
+
+
+def printed(paper: str) -> str:
+    """Every figure that a study prints."""
+    found = account(paper, RESULTS)
+    return f"{markdown(CELLS, found)}\n\n{summary(found)}."
+
+
+def rows(name: str) -> list[Mapping[str, Any]]:
+    return list(lines_of(RESULTS / f"{name}.jsonl"))
+
+
+def provenance() -> str:
+    """How many rows do not name the build that they were run on, by file."""
+    bare, every = Counter[str](), 0
+    for file in sorted(RESULTS.glob("*.jsonl")):
+        made = [line["environment"] for line in lines_of(file)]
+        every += len(made)
+        bare[file.name] = sum(not (one.get("headlong") and one.get("commit")) for one in made)
+    each = ", ".join(f"{count} of `{name}`" for name, count in bare.most_common() if count)
+    return f"{bare.total()} of the {every} rows do not name both version and commit: {each}."
+
+
+def adaptive_rates() -> str:
+    """Gain and failures of the published search and its variants on our own layers, and what the failures say of delta."""
+    found = []
+    for name in ("mnist", "ptb-lstm", "wikitext2-lstm", "wikitext2-gpt"):
+        for line in rows(f"baharav2024.{name}"):
+            got, asked = line["got"], line["setting"]
+            rate = f"{got['failures'] / got['queries']:.1%} ({got['rate_above']:.1%} to {got['rate_below']:.1%})"
+            found.append((name, f"{float(asked['delta']):.0%}", asked["variant"], f"{got['gain']:.3g}", rate))
+    return markdown(("layer", "delta", "variant", "gain", "failures, at 95 %"), found)
+
+
+def experts() -> str:
+    """Learned experts and their controls, means over seeds."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for line in rows("liao2019.learned"):
+        groups.setdefault((line["setting"]["task"], line["setting"]["method"]), []).append(line["got"])
+    found = []
+    for (task, method), got in groups.items():
+        means = {name: fmean(one[name] for one in got) for name in ("top1", "flops")}
+        hit = f"{fmean(one['hit'] for one in got):.1%}" if "hit" in got[0] else ""
+        found.append((task, method, str(len(got)), f"{means['top1']:.4f}", f"{means['flops']:.4g}", hit))
+    return markdown(("task", "method", "runs", "top-1", "times fewer FLOPs", "target held"), found)
+
+
+def heads() -> str:
+    """How far each head ends from the softmax after six epochs of Penn Treebank, beside the talk's, and what was not run."""
+    trained = rows("ganea2019.ptb")
+    found = places("ptb", trained)
+    shown = [
+        (one.head, str(one.test.seeds), one.test.shown(), f"{one.test.share:.3f}", f"{one.printed.talk:.3f}" if one.printed.talk else "")
+        for one in found
+    ]
+    gone = [head for head in MODELS["ptb"].heads if head not in {one.head for one in found}]
+    hours = sum(line["got"]["cpu_seconds_per_epoch"] * line["got"]["epochs"] for line in trained) / 3600
+    all_rows = len(MODELS["ptb"].heads) * len(MODELS["ptb"].seeds)
+    text = f"{len(trained)} of {all_rows} rows, {hours:.0f} processor hours; no row yet of {'; '.join(gone)}."
+    return f"{markdown(('head', 'seeds', 'test perplexity', f'of the {SOFTMAX}', 'printed'), shown)}\n\n{text}"
+
+
+def hierarchical(part: str = "") -> str:
+    """Heads on one frozen backbone."""
+    found = []
+    for line in rows(f"vlasova-softmax.hierarchical{part}"):
+        got = line["got"]
+        numbers = [f"{got[name]:.4g}" if name in got else "" for name in ("perplexity", "top10", "rows")]
+        found.append((line["setting"]["head"], *numbers))
+    return markdown(("head", "perplexity", "of the ten best", "rows read"), found)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "study-counts": study_counts, "papers": tables,
+    "provenance": provenance, "adaptive-rates": adaptive_rates, "experts": experts, "heads": heads,
+    "hierarchical": hierarchical, "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"),
+    **{f"printed-{STUDIES[paper].page}": partial(printed, paper) for paper in STUDIES},
+}  # fmt: skip
