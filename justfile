@@ -16,6 +16,7 @@ check:
     {{python}} -m ruff check .
     {{python}} -m mypy
     {{python}} tools/tables.py --check
+    {{python}} tools/lines
 
 # The tests, with the best instruction set of this machine (HEADLONG_ISA=portable forces another)
 test *ARGS:

@@ -79,13 +79,16 @@ def experts() -> str:
     return markdown(("task", "method", "runs", "top-1", "times fewer FLOPs", "target held"), found)
 
 
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
 def heads() -> str:
     """How far each head ends from the softmax after six epochs of Penn Treebank, beside the talk's, and what was not run."""
     trained = rows("ganea2019.ptb")
     found = places("ptb", trained)
     shown = [
-        (one.head, str(one.test.seeds), one.test.shown(), f"{one.test.share:.3f}", f"{one.printed.talk:.3f}" if one.printed.talk else "")
-        for one in found
+        (one.head, str(one.test.seeds), one.test.shown(), f"{one.test.share:.3f}", _ratio(one.printed.talk)) for one in found
     ]
     gone = [head for head in MODELS["ptb"].heads if head not in {one.head for one in found}]
     hours = sum(line["got"]["cpu_seconds_per_epoch"] * line["got"]["epochs"] for line in trained) / 3600

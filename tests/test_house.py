@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -277,6 +278,16 @@ def test_no_file_is_named_after_its_folder() -> None:
         for file in files if f"{file.stem}_".startswith((f"{file.parent.name}_", f"{file.parent.name.removesuffix('s')}_"))
     ]  # fmt: skip
     assert set(repeated) == ROOM_HEADS
+
+
+def test_a_room_that_grew_is_named() -> None:
+    """``tools/lines``: a file counts once, in the first room that it fits."""
+    lines = runpy.run_path(str(ROOT / "tools/lines"))
+    now = lines["sizes"](["docs/index.md", "studies/pages/index.md", "studies/__main__.py", "README.md"])
+    pages = [(ROOT / page).read_bytes().count(b"\n") for page in ("docs/index.md", "studies/pages/index.md")]
+    assert now["docs"] == sum(pages) and now["studies"] > 100 and now["tools"] == 0
+    (said,) = lines["grown"](now, now | {"docs": sum(pages) - 1})
+    assert said.startswith("docs has grown")
 
 
 def test_faults_can_still_be_planted() -> None:
