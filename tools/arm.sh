@@ -6,7 +6,7 @@
 #   tools/arm.sh where         prints that folder
 #   tools/arm.sh check         every kernel of every level against the reference, bit for bit; two seconds a level
 #   tools/arm.sh python ARGS   the emulated Python, with this tree's headlong
-#   tools/arm.sh test [PATHS]  the tests that make sense there, on each level, recorded in results/emulated.json; or those named
+#   tools/arm.sh test [PATHS]  the tests that make sense there, on each level, recorded in emulated.json; or those named
 #   tools/arm.sh slice         setup, build and what CI takes of the tests
 #   tools/arm.sh wheel         the aarch64 wheel by the cross tool chain: its tag read from its symbols, installed, tested from there
 #   tools/arm.sh all           all of it
@@ -117,7 +117,7 @@ slice() {
 tests() {
   if [ $# -gt 0 ]; then pytest_here "$@"; return; fi
   slice
-  "$python" "$here/tools/emulation/run.py" "$here/results/emulated.json"
+  "$python" "$here/tools/emulation/run.py" "$here/emulated.json"
 }
 
 # A wheel by hand: scikit-build-core asks the interpreter at hand for its tag, so that one is of the emulated Python's version. Which
@@ -147,7 +147,7 @@ wheel() {
           -k "int8 or forced or refused" | tee "$out/$cpu-$(basename "$file" .py).log" || exit 1
       done
     done)
-  "$python" "$here/tools/wheels.py" "$here/results/wheels.json" "$out"/*.whl "QEMU's max and cortex-a72" "$out"/*.log
+  "$python" "$here/tools/wheels.py" "$here/wheels.json" "$out"/*.whl "QEMU's max and cortex-a72" "$out"/*.log
   ls "$out"
 }
 

@@ -1,7 +1,7 @@
 """Compiles for the systems that are not at hand, by Zig's Clang, which brings their headers and libraries.
 
     pip install ziglang
-    python tools/targets.py --x86 BUILD --arm BUILD --json results/targets.json [--targets x86_64-linux-musl,...]
+    python tools/targets.py --x86 BUILD --arm BUILD --json targets.json [--targets x86_64-linux-musl,...]
 
 BUILD: folders of CMake builds of this tree for Linux, whose ``compile_commands.json`` say which flags each file takes. All
 sources but csrc/bind, which wants the target's Python, are compiled for each target. What this machine can run, natively or

@@ -29,6 +29,6 @@ for python in "$@"; do
   "$own" -c 'import headlong; assert "site-packages" in headlong.__file__; print(headlong.__file__)'
   command=$(stated "$own" test-command)
   (cd "$work/$name" && PATH="$work/$name/env/bin:$PATH" sh -c "${command//\{project\}/$here}") | tee "$work/$name/tests.log"
-  "$own" "$here/tools/wheels.py" "$here/results/wheels.json" "$wheel" "this machine" "$work/$name/tests.log"
+  "$own" "$here/tools/wheels.py" "$here/wheels.json" "$wheel" "this machine" "$work/$name/tests.log"
   basename "$wheel"
 done

@@ -1,6 +1,6 @@
 """Writes down a wheel that was built and tested here: its name, its bytes, where it ran, and what pytest counted.
 
-    python tools/wheels.py results/wheels.json WHEEL "where its tests ran" LOG [LOG ...]
+    python tools/wheels.py wheels.json WHEEL "where its tests ran" LOG [LOG ...]
 
 tools/arm.sh and tools/wheel_without_containers.sh call it once every test has ended; LOG is what pytest printed. A record
 without a single passed test, or with one that failed, is refused. The row takes the place of the one for the same interpreter

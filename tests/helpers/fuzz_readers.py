@@ -404,7 +404,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=1_000_000, help="in all, shared out among the targets")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--target", choices=TARGETS, action="append", help="one or more; all of them by default")
-    parser.add_argument("--json", help="the counts, for results/; goes on from what an interrupted run left there")
+    parser.add_argument("--json", help="the counts; goes on from what an interrupted run left there")
     options = parser.parse_args()
     names, kernel = options.target or list(TARGETS), native.isa()
     wanted = -(-options.inputs // len(names))

@@ -1,8 +1,8 @@
 """Runs the tests of engines, kernels and files on each AArch64 level under emulation, and goes on where it was cut short.
 
-    python tools/emulation/run.py results/emulated.json                                   all of it; hours
-    python tools/emulation/run.py results/emulated.json --suites int8,svd --seconds 200   these alone, and no longer
-    python tools/emulation/run.py results/emulated.json --levels neon                     one level; another may run beside it
+    python tools/emulation/run.py emulated.json                                   all of it; hours
+    python tools/emulation/run.py emulated.json --suites int8,svd --seconds 200   these alone, and no longer
+    python tools/emulation/run.py emulated.json --levels neon                     one level; another may run beside it
 
 Each level has a processor of its own, on which it is the best there is: what runs is that level. Tests that ended are
 written down one by one in the cache folder, by a checksum of the sources they ran on, and the record counts them. A suite is
