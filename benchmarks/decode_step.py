@@ -40,8 +40,10 @@ def loaded() -> tuple[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        plain = GgufConfig(gguf_file=file.name, dequantize=True)  # else products of packed weights, which are slower
-        model = AutoModelForCausalLM.from_pretrained(str(file.parent), quantization_config=plain, dtype=torch.float32)
+        plain = GgufConfig(dequantize=True)  # else products of packed weights, which are slower
+        model = AutoModelForCausalLM.from_pretrained(
+            str(file.parent), gguf_file=file.name, quantization_config=plain, dtype=torch.float32
+        )
     return model.eval(), tokenizer
 
 
