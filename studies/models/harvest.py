@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headlong import Layer
 from headlong.errors import DataError, OptionError, StoreError
-from headlong.layers.matrix import FORMAT, VERSION, Layer
+from headlong.layers.matrix import FORMAT, VERSION
 from headlong.store import TensorFile, replacing, write_file
 from studies.data import Loaded, load
 from studies.data.identity import words_of

@@ -18,9 +18,9 @@ from typing import Any, TextIO
 
 import torch
 
+from headlong import Layer
 from headlong.bench.measure import environment
 from headlong.errors import OptionError
-from headlong.layers.matrix import Layer
 from headlong.store import replacing
 from studies.models.bleu import score_translations
 from studies.models.evaluate import Figures

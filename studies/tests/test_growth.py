@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from headlong.errors import OptionError
-from headlong.heads.experts import ExpertsHead
+from headlong.heads import ExpertsHead
 from studies.models.experts.growth import Growth, Vectors, grow, scattered
 
 

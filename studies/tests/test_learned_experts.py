@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import prune
-from headlong.heads.experts import ExpertsHead
 from studies.models.experts.growth import Vectors
 from studies.models.experts.lasso_ramp import (
     LearningHead,

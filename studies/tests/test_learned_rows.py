@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headlong import Layer
 from headlong.bench.measure import Progress
-from headlong.layers.matrix import Layer
 from studies import papers
 from studies.models import harvest as harvest_run
 from studies.models.experts import lasso_ramp

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import prune
-from headlong.heads.experts import ExpertsHead
 from studies.models.experts.growth import Vectors, changed
 from studies.models.experts.lasso_ramp import Set, learn, started
 from studies.models.experts.lasso_ramp_plan import TrainingPlan

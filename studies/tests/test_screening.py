@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from headlong.heads.experts import ExpertsHead
+from headlong.heads import ExpertsHead
 from studies.models.experts.growth import Vectors
 from studies.models.experts.proximal import Proximal
 from studies.models.experts.screening import gradient_at_zero, screened

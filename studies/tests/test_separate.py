@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from headlong import Layer
 from headlong.bench.measure import Progress
 from headlong.heads import DenseHead, Head, build_head, trees
-from headlong.layers.matrix import Layer
 from studies import papers
 from studies.models.harvest import write
 from studies.models.preconditioning import Turn, turn_of, turned_back

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from headlong import Layer
 from headlong.errors import DataError, MalformedFileError, NonFiniteError, OptionError, StoreError
-from headlong.layers.matrix import Layer
 from headlong.store import open_file
 from studies.models import optimisers
 from studies.models.evaluate import evaluate

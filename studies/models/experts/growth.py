@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from headlong.bench.measure import Progress
 from headlong.errors import OptionError
+from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import follow, mitosis, prune, revive
-from headlong.heads.experts import ExpertsHead
 from headlong.store import open_file, write_file
 
 SAMPLE = 20_000

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import mitosis, prune, revive
-from headlong.heads.experts import ABSENT, ExpertsHead, Route, place_of
+from headlong.heads.experts import ABSENT, Route, place_of
 from headlong.store import open_file, replacing, write_file
 from studies.models.experts.growth import SAMPLE, Vectors, changed
 from studies.models.experts.lasso_ramp_plan import TrainingPlan

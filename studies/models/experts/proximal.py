@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from headlong.heads.experts import ExpertsHead, place_of
+from headlong.heads import ExpertsHead
+from headlong.heads.experts import place_of
 from studies.models.experts.growth import SAMPLE, Vectors
 
 FLOOR = 1.5e-4

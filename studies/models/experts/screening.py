@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headlong.heads.experts import ABSENT, ExpertsHead, place_of
+from headlong.heads import ExpertsHead
+from headlong.heads.experts import ABSENT, place_of
 from studies.models.experts.growth import SAMPLE, Vectors
 
 PIECE = 1 << 16

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.layers.matrix import Layer
+from headlong import Layer
 from headlong.store import open_file
 from studies.papers import Context, PaperTable, Row, Setting, register
 from studies.papers.adaptive_softmax.estimators import Doubles, chances, horvitz_thompson, importance, uniform

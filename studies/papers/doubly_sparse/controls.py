@@ -23,8 +23,7 @@ from studies.papers.doubly_sparse import tasks as study
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from headlong.heads.dense import DenseHead
-    from headlong.heads.differentiated import DifferentiatedHead
+    from headlong.heads import DenseHead, DifferentiatedHead
     from studies.models.experts.lasso_ramp_plan import TrainingPlan
 
 PIECE = 1024
@@ -77,7 +76,7 @@ def tuned(
     import torch
     from torch.nn import functional
 
-    from headlong.heads.dense import DenseHead
+    from headlong.heads import DenseHead
     from studies.models.checkpoint import Paused
     from studies.models.optimisers import products
 
@@ -109,8 +108,7 @@ def tuned(
 def _from_layer(data: study.Data, method: str) -> DenseHead | DifferentiatedHead:
     import torch
 
-    from headlong.heads.dense import DenseHead
-    from headlong.heads.differentiated import DifferentiatedHead
+    from headlong.heads import DenseHead, DifferentiatedHead
     from headlong.heads.frequency import class_counts
 
     weight, bias = rows_of(data)

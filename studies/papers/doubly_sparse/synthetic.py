@@ -27,8 +27,7 @@ from headlong.bench.measure import Progress
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from headlong.heads.dense import DenseHead
-    from headlong.heads.experts import ExpertsHead
+    from headlong.heads import DenseHead, ExpertsHead
     from studies.models.experts.growth import Vectors
 
 DIM, ITEMS, RATE = 100, 100, 3e-3
@@ -69,8 +68,8 @@ def trained(case: Case, seed: int, progress: Progress) -> TrainedNet:
     """One net trained with doubly sparse softmax."""
     import torch
 
+    from headlong.heads import ExpertsHead
     from headlong.heads.expert_pruning import seeded
-    from headlong.heads.experts import ExpertsHead
     from studies.models.experts.growth import Growth, grow
 
     torch.manual_seed(seed)
@@ -99,7 +98,7 @@ def plain(train: Vectors, vocab: int, batch: int, steps: int, progress: Progress
     """A net of its own and a full softmax on it."""
     import torch
 
-    from headlong.heads.dense import DenseHead
+    from headlong.heads import DenseHead
 
     body, full = net(), DenseHead(DIM, vocab, bias=False)
     optimiser = torch.optim.Adam([*body.parameters(), *full.parameters()], RATE)

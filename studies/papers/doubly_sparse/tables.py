@@ -25,7 +25,7 @@ from headlong.bench.measure import Progress, environment
 from studies.papers import Context, PaperTable, Row, Setting, register
 from studies.papers.doubly_sparse import synthetic
 from studies.papers.doubly_sparse import tasks as study
-from studies.papers.doubly_sparse.printed import REAL, WORDS
+from studies.papers.doubly_sparse.printed import REAL, SEEDS, WORDS
 from studies.papers.verdicts import Expected
 
 METHODS = ("full", "svd-5", "svd-10", "d-softmax-cut", "seeded-64", "seeded-32", "seeded-16", "seeded-8")
@@ -36,10 +36,12 @@ def setting(task: str, method: str) -> Setting:
 
 
 def planned_synthetic() -> list[Setting]:
-    """Learned from random experts, three seeds each, and 100 x 100 seeded as well."""
+    """Learned from random experts, and 100 x 100 seeded as well; of 10 x 10 twenty seeds."""
     starts = {"10x10": "random", "100x100": "mitosis"}
     learned: list[Setting] = [
-        (("hierarchy", name), ("start", start), ("seed", seed)) for name, start in starts.items() for seed in ("0", "1", "2")
+        (("hierarchy", name), ("start", start), ("seed", str(seed)))
+        for name, start in starts.items()
+        for seed in range(SEEDS[name])
     ]
     return [*learned, (("hierarchy", "100x100"), ("start", "seeded"), ("seed", "0"))]
 

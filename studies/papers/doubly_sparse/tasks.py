@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong import Layer
+from headlong import compile as compile_layer
 from headlong.bench.measure import Progress
-from headlong.compile import compile as compile_layer
 from headlong.engines.structured.experts import ExpertsEngine
-from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
 if TYPE_CHECKING:
-    from headlong.heads.experts import ExpertsHead
+    from headlong.heads import ExpertsHead
     from studies.models.experts.growth import Vectors
 
 Array = NDArray[Any]
@@ -109,7 +109,8 @@ def svd(data: Data, share: float) -> tuple[dict[str, float], Any]:
 
 def d_softmax(data: Data) -> tuple[dict[str, float], Any]:
     """Frequent classes keep all directions, rare ones the best of a weighted basis: no training."""
-    from headlong.layers.differentiated import Block, BlocksLayer
+    from headlong import BlocksLayer
+    from headlong.layers.differentiated import Block
     from headlong.previews.whitening import whiten
 
     layer, dim = data.layer, data.layer.dim

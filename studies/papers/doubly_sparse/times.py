@@ -24,12 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headlong import BlocksLayer, ExpertsLayer, Layer
+from headlong import compile as compile_layer
 from headlong.bench import rivals
 from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned, processors, write_run
-from headlong.compile import compile as compile_layer
-from headlong.layers.differentiated import Block, BlocksLayer
-from headlong.layers.experts import ExpertsLayer
-from headlong.layers.matrix import Layer
+from headlong.layers.differentiated import Block
 from studies.papers.doubly_sparse.printed import REAL
 
 K, EXPERTS, WIDTH, QUERIES = 10, 64, 16, 256

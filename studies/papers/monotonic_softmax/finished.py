@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.layers.matrix import Layer
+from headlong import Layer
 from headlong.store import open_file
 from studies.papers import Context, PaperTable, Row, Setting, register
 

@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from headlong import Layer, MixtureLayer
 from headlong.bench.measure import environment
 from headlong.capacity import ranks
-from headlong.layers.matrix import Layer
-from headlong.layers.mixture import MixtureLayer
 from headlong.links import IDENTITY, Gss, Link, Table
 from headlong.store import replacing
 from studies.papers.monotonic_softmax.language_models import TRAINED_HEADS, slug

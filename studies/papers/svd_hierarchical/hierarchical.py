@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.compile import compile as compile_layer
-from headlong.layers.matrix import Layer
+from headlong import Layer
+from headlong import compile as compile_layer
 from headlong.previews.svd import svd_plan
 from headlong.store import open_file
 from studies.papers import Context, PaperTable, Row, Setting, register

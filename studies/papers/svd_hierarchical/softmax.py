@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong import Layer
 from headlong.arrays import hidden64
-from headlong.layers.matrix import Layer
 from headlong.previews.svd import svd_plan
 from headlong.store import open_file
 from studies.papers import Context, PaperTable, Row, Setting, register

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from headlong import Layer
 from headlong.arrays import hidden64
 from headlong.bench.measure import environment, silent, write_run
 from headlong.inspection import spectrum
-from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.store import open_file
 from studies.papers.doubly_sparse.tasks import TASKS

@@ -19,12 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from headlong import Layer, TreeLayer, load_layer
+from headlong import compile as compile_layer
 from headlong.bench import rivals
 from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, write_run
-from headlong.compile import compile as compile_layer
-from headlong.layers.matrix import Layer
-from headlong.layers.structured import StructuredLayer, load_layer
-from headlong.layers.tree import TreeLayer
+from headlong.layers.structured import StructuredLayer
 from headlong.store import open_file
 from studies.papers.svd_hierarchical import hierarchical as study
 from studies.papers.svd_hierarchical import steps
