@@ -33,7 +33,7 @@ SAMPLERS: dict[str, dict[str, float]] = {
 }
 """The last one has the defaults of ``llama_cpp.Llama``."""
 TEXT = "The history of the city begins with a settlement by the river, where"
-QUIET, ATTEMPTS = 0.05, 12
+QUIET, ATTEMPTS = 0.05, 4
 """A share of the processors that others may take in a turn, and how often it is taken again."""
 PROMPT = 16
 """Tokens of each prompt; other sequences begin elsewhere in the same text."""
@@ -115,7 +115,7 @@ class Stock:
 def run(
     path: str | os.PathLike[str],
     sequences: Sequence[int] = (1, 4),
-    count: int = 64,
+    count: int = 32,
     rounds: int = 5,
     threads: int = 1,
     cache: str | os.PathLike[str] | None = None,
