@@ -14,6 +14,7 @@ import ast
 import dataclasses
 import json
 import re
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -244,10 +245,32 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
     "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "seconds", "bytes")),
 }  # fmt: skip
+def host_team() -> str:
+    """Calls on our own threads, in PyTorch's team, and as chosen: the median over runs of a run's median and mean."""
+    found = runs("how", "calls beside PyTorch")
+    if not found:
+        return missing("calls_beside_pytorch.py --layer smollm2 --layer gpt --runs 8 --json results/how.json")
+    ways = ("own threads", "PyTorch's team", "chosen")
+    lines = [f"| | {' | '.join(ways)} |", "|---|--:|--:|--:|"]
+    for record in found.values():
+        groups: dict[str, list[Run]] = {}
+        for row in record["rows"]:
+            between = "nothing between calls" if row["alone"] else "after other layers"
+            other = ", another engine in another thread" if row["other engines"] else ""
+            busy = f", {row['busy']} busy processes" if row["busy"] else ""
+            groups.setdefault(f"{row['layer']}, {row['call']}: {between}{busy}{other}", []).append(row)
+        for what, rows in groups.items():
+            times = [[statistics.median(row[way][of] for row in rows) for of in ("median_us", "mean_us")] for way in ways]
+            lines.append(f"| {what} | {' | '.join(f'{median:,.0f} / {mean:,.0f}' for median, mean in times)} |")
+    counts = {len({row["run"] for row in record["rows"]}) for record in found.values()}
+    said = f"Microseconds of a call, median / mean; medians of up to {max(counts)} runs. {where(found)}"
+    return "\n".join([*lines, "", said])
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "first-screen": first_screen, "which": which, "reference": reference, "transformers-heads": transformers_heads,
     "llama-families": llama_families, "llama-smollm2": llama_smollm2, "llama-shapes": llama_shapes,
-    "llama-perplexity": llama_perplexity,
+    "llama-perplexity": llama_perplexity, "host-team": host_team,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
 BLOCKS |= STUDIES

@@ -118,13 +118,13 @@ class Ways {
         if (way_ != better_) {
             if (spent_ < kTrial) return;
             const double lost = 1 - speed_[way_].of(speed_[other]);  // of the trial's time
-            const bool won = speed_[way_].over(speed_[other]);
-            patience_ = won ? kRest : std::min(2 * patience_, kLongest);
+            patience_ = lost < kLittle ? kRest : std::min(2 * patience_, kLongest);
             rest_ = std::clamp(static_cast<int64_t>(kRepaid * lost * static_cast<double>(spent_)), kRest, patience_);
-            go(won ? way_ : other);
+            go(speed_[way_].over(speed_[other]) ? way_ : other);
         } else if (spent_ > rest_ && (way_ == 1 || speed_[0].work > kFree * speed_[0].took)) {
             way_ = other;
             spent_ = 0;
+            speed_[way_] = {};  // what it was like before may be over
         } else if (work >= 0 && speed_[other].over(speed_[way_])) {
             go(other);
         }
@@ -134,6 +134,7 @@ class Ways {
     static constexpr int kOneIn = 7;
     static constexpr int64_t kSlow = 1'000'000, kTrial = 2'000'000, kRest = 60'000'000, kLongest = 60'000'000'000;  // ns
     static constexpr double kRemembered = 4e6;                                          // ns
+    static constexpr double kLittle = 0.1;  // of a trial: no reason to wait longer for the next
     static constexpr double kFree = 0.8;  // work a second, below which the calling thread itself waits for processors: no time for trials
     static constexpr double kRepaid = 40;  // what a trial loses is a fortieth of the time until the next one, after a few that fail
 
