@@ -1,9 +1,11 @@
 // What a level has besides its kernels: the encoder, the looks of blocks.
 #include <cmath>
+#include <cstring>
 
 #include "blocks/looks.h"
 #include "encode/task.h"
 #include "native/cases.h"
+#include "scan/tiles.h"
 
 namespace headlong {
 
@@ -171,17 +173,51 @@ void listed(Check& check) {
     const RecordShape one{count, tails};
     BlockList list{records.data(), rays ? RecordShape{2, tails, kRayNumbers} : one, values.data(), filled.data(), nullptr, rays ? owner.data() : nullptr,
                    along.data(), closer.data(), one.class_bytes(), order.data(), groups, groups};
-    const bool noted = noise.below(2) == 0;
     check.same("opened", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<int32_t> places(most + 2 * kNeighbours);
         std::vector<float> middle(places.size()), top(places.size());
         const OpenClasses to{places.data(), middle.data(), top.data()};
-        std::vector<int32_t> opened(groups);
-        std::vector<float> est(n), upper(n);
-        if (noted) list.opened = opened.data(), list.est = est.data(), list.upper = upper.data();
         const BlocksOpened some = looks_for(k.isa)->opened(list, query, tau, most, to);
-        put(out, some.passed), put(out, some.opened), put(out, some.found), put(out, middle), put(out, opened), put(out, est), put(out, upper);
+        put(out, some.passed), put(out, some.opened), put(out, some.found), put(out, middle);
         put(out, looks_for(k.isa)->closer_of(closer.data(), one, query, tau, to, some.found)), put(out, places), put(out, middle), put(out, top);
+    });
+}
+
+// ---- the scan of rotated codes: estimates are whole numbers times scales, the same everywhere ----
+
+void scanned(Check& check) {
+    Noise& noise = check.noise();
+    constexpr int kBits[] = {1, 2, 3, 4, 5, 6, 8}, kSides[] = {1, 2, 4, 8};
+    const int segments = 1 + static_cast<int>(noise.below(3)), lanes = kSides[noise.below(4)];
+    int bits[3];
+    int64_t coordinates[3];
+    for (int s = 0; s < segments; ++s) bits[s] = kBits[noise.below(7)], coordinates[s] = 2 + noise.below(80);
+    TileLayout layout;
+    layout.set(segments, bits, coordinates);
+    std::vector<uint8_t> tile = noise.bytes<uint8_t>(layout.bytes, 1, 255);
+    for (int64_t at = layout.scales; at < layout.bytes; at += 4) {
+        if (at >= layout.errors && at < layout.bases) continue;
+        const float number = noise.floats(1, -2, 2)[0];
+        std::memcpy(&tile[at], &number, 4);
+    }
+    std::vector<std::vector<int8_t>> x;
+    std::vector<int32_t> sums;
+    std::vector<float> steps = noise.floats(segments * lanes, 0, 1);
+    for (int s = 0; s < segments; ++s) {
+        x.push_back(noise.bytes<int8_t>(layout.segment[s].groups * 32 * lanes, -127, 127));
+        for (int q = 0; q < lanes; ++q) {
+            int32_t sum = 0;
+            for (int64_t quad = 0; quad < layout.segment[s].groups * 8; ++quad)
+                for (int i = 0; i < 4; ++i) sum += x[s][(quad * lanes + q) * 4 + i];
+            sums.push_back(sum);
+        }
+    }
+    std::vector<ScanPass> passes;
+    for (int s = 0; s < segments; ++s) passes.push_back({s, x[s].data(), &sums[s * lanes], &steps[s * lanes]});
+    check.same("estimate", [&](const Kernels& k, std::vector<uint8_t>& out) {
+        std::vector<float> est(lanes * kTile);
+        scan_for(k.isa)->estimate(tile.data(), layout, passes.data(), segments, lanes, est.data());
+        put(out, est);
     });
 }
 
@@ -190,6 +226,7 @@ void listed(Check& check) {
 void tables(Check& check) {
     if (encoder_for(check.level().isa) == nullptr) return;  // a table that no processor is offered
     for (int i = 0; i < 4; ++i) {
+        scanned(check);
         narrowed(check);
         rotated(check);
         multiplied(check);
