@@ -99,6 +99,8 @@ def _compiled(name: str, dtype: str, layer: Layer, k: int, threads: int) -> Cont
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's first import makes torch warn about parts of itself
+        limits = torch._dynamo.config  # noqa: SLF001 - beyond eight shapes it would go on uncompiled
+        limits.recompile_limit = limits.accumulated_recompile_limit = 1 << 10
         compiled = torch.compile(product, dynamic=False)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
