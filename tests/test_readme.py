@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -137,9 +138,10 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_results_are_what_pages_quote() -> None:
-    described = re.findall(r"`([\w-]+\.json)`", (ROOT / "results" / "README.md").read_text(encoding="utf-8"))
+    described = re.findall(r"`([\w*-]+\.json)`", (ROOT / "results" / "README.md").read_text(encoding="utf-8"))
     files = [file for file in (ROOT / "results").iterdir() if file.suffix == ".json"]
-    assert {file.name for file in files} <= set(described) and sum(file.stat().st_size for file in files) <= 1_000_000
+    assert all(any(fnmatch(file.name, name) for name in described) for file in files)
+    assert sum(file.stat().st_size for file in files) <= 1_000_000
     for file in files:
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"/(home|root|tmp|work|Users)/", text), f"{file.name} names a folder of the machine it was made on"
