@@ -148,13 +148,14 @@ def _on_a_device() -> dict[str, Any]:
 
 
 SETTINGS: dict[str, Any] = {
-    "adaptive.md": _texts,
-    "device.md": _on_a_device,
+    "processors.md": _on_a_device,
     "index.md": _texts,
     "promises.md": _texts,
     "training.md": lambda: _texts() | _training(),
 }
 """What the examples of a page take for granted."""
+ELSEWHERE = {"../studies/pages/adaptive.md": _texts}
+"""Pages with examples of the package that are not in the site."""
 ALONE = {"checkpoints.md", "sklearn.md", "search.md", "transformers.md", "distributed.md", "llama-cpp.md"}
 """Pages with a test of their own, here or with the recipes."""
 
@@ -164,10 +165,10 @@ def test_every_page_with_an_example_is_run() -> None:
     assert pages == set(SETTINGS) | ALONE
 
 
-@pytest.mark.parametrize("page", SETTINGS)
+@pytest.mark.parametrize("page", [*SETTINGS, *ELSEWHERE])
 def test_examples_run_as_they_are_written(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names = SETTINGS[page]()
+    names = (SETTINGS | ELSEWHERE)[page]()
     _texts()["layer"].save("model.safetensors")
     for number, block in enumerate(_blocks(page)):
         exec(compile(block, f"{page}, block {number + 1}", "exec"), names)  # noqa: S102

@@ -7,7 +7,7 @@
 
 ``published`` has its multipliers fitted on 200 queries, as all published gains have; ``published, shared`` leaves half of the
 failures that delta allows there to the normaliser; ``theory`` has multipliers of 1; ``sound`` has constants that hold on both
-sides of p (docs/adaptive.md), fitted as ``published``. At delta = 1 % all of them get 400 vectors instead of the paper's 200,
+sides of p (pages/adaptive.md), fitted as ``published``. At delta = 1 % all of them get 400 vectors instead of the paper's 200,
 which cannot show a rate of 1 %. A full read counts coordinates of no weight out. ``rate_above`` and ``rate_below``: Clopper
 and Pearson, 95 % each.
 GPT-2, Llama-3, Mistral and Gemma are run from a local folder of weights (``--model``, ``checkpoint.py``) or wherever somebody
