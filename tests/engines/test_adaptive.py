@@ -407,3 +407,17 @@ def test_probabilities_are_within_eps_on_both_sides(rng: np.random.Generator) ->
 def test_options_that_make_no_sense(layer: hl.Layer, options: dict[str, object], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         hl.compile(layer, method="adaptive", **options)
+
+
+def test_a_damaged_estimate_is_drawn_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was not verified may hold numbers that are none; the draw is then some class, and no foreign exception."""
+    layer = hl.Layer(np.random.default_rng(0).standard_normal((50, 16)).astype(np.float32))
+    search = Reader.search
+
+    def damaged(self: Reader, *args: object, **more: object) -> tuple[NDArray[np.generic], ...]:
+        *found, estimates = search(self, *args, **more)  # type: ignore[arg-type]
+        return (*found, np.full_like(estimates, np.nan))
+
+    monkeypatch.setattr(Reader, "search", damaged)
+    draw = hl.compile(layer, "adaptive").sample(np.ones((2, 16)), 3, top_p=0.9, seed=1)
+    assert ((draw.ids >= 0) & (draw.ids < 50)).all()

@@ -373,7 +373,9 @@ class Reader:
         ids = np.broadcast_to(np.arange(vocab), (batch, vocab))
         if mask is not None:
             ids = np.where(np.broadcast_to(mask, (batch, vocab)) != 0, ids, -1)
-        exponents = np.where(ids < 0, -np.inf, found[6].astype(np.float64))
+        # Of a mapped file that was damaged, an estimate may be no number: such a class is drawn last.
+        estimates = np.nan_to_num(found[6].astype(np.float64), nan=-1e30, posinf=1e30, neginf=-1e30)
+        exponents = np.where(ids < 0, -np.inf, estimates)
         filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
         won, logits, score = sample_of(ListedClasses(np.ascontiguousarray(ids), exponents, exponents), filters)
         return won, logits, score, np.zeros(won.shape, bool), found[5], 4.0 * found[3], np.zeros(batch, bool)
