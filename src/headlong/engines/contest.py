@@ -23,10 +23,8 @@ from headlong.encode.basis import LEAST_DIM, basis_for, energy
 from headlong.encode.segments import by_water_filling
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
-from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Codes, Plan
-from headlong.previews.blocks.choice import stand_ins
 
 VARIABLE = "HEADLONG_PLAN"
 BITS = ((2.6, 4.5), (4.5, 8.0))
@@ -59,7 +57,7 @@ class Contest(NamedTuple):
         return f"timed at {', '.join(map(str, BATCHES))}: " + "; ".join(said)
 
 
-def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: int) -> Engine:
+def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) -> Engine:
     """The engine, and rotated codes that may fail with ``delta`` where they are faster than what it has."""
     layer = engine.layer
     if (
@@ -71,7 +69,7 @@ def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: 
         return engine
     basis = basis_for(layer, calibration)
     weights = energy(layer, basis, calibration)
-    vectors = np.ascontiguousarray(some_of(layer, calibration))
+    vectors = np.ascontiguousarray(some_of(calibration))
     made: list[Codes] = []
     for bits in BITS[math.isfinite(engine.promise.eps)]:
         segments = by_water_filling(weights, bits)
@@ -99,9 +97,8 @@ def named(codes: Codes) -> str:
     return " ".join(f"{stop - start}x{bits}" for start, stop, bits, _ in codes.segments)
 
 
-def some_of(layer: Layer, calibration: Doubles | None) -> Doubles:
+def some_of(vectors: Doubles) -> Doubles:
     """As many vectors as the largest batch takes."""
-    vectors = stand_ins(layer) if calibration is None else calibration
     return np.asarray(vectors[np.linspace(0, len(vectors) - 1, BATCHES[-1]).astype(int)])
 
 
