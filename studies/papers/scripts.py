@@ -28,6 +28,7 @@ class Script(NamedTuple):
 
 SCRIPTS: dict[str, Script] = {
     "baharav2024:nets": Script("papers.adaptive_softmax.nets", "OUT", "trains the paper's network on MNIST"),
+    "baharav2024:smollm2": Script("papers.adaptive_softmax.smollm2", "FILE", "SmolLM2's hidden vectors of Penn Treebank"),
     "ganea2019:trained": Script("papers.monotonic_softmax.trained", "RUNS FILE", "shapes and ranks of trained links"),
     "liao2019:contents": Script("papers.doubly_sparse.contents", "FILE WORK TASK...", "which classes each expert holds"),
     "liao2019:layers": Script("papers.doubly_sparse.tables", "RESULTS WORK TABLE [TASK]...", "rows and the layers behind them"),

@@ -152,8 +152,11 @@ class Search:
 
 
 def following(m: int, most: int) -> int:
-    """The next prefix: 16, then half as much again."""
-    return min(most, max(FIRST_SAMPLES, math.ceil(GROWTH * m)))
+    """The next prefix: the first of ``ceil(16 * 1.5^i)`` above ``m``, as the authors' logs have them."""
+    length = float(FIRST_SAMPLES)
+    while math.ceil(length) <= m:
+        length *= GROWTH
+    return min(most, math.ceil(length))
 
 
 def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:
