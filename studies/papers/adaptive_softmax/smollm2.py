@@ -42,8 +42,8 @@ def main(path: str) -> None:
         apart = float((vectors[-4:] @ torch.from_numpy(np.asarray(weight, np.float32)).T - logits[-4:]).abs().max())
         hidden.append(vectors.numpy().astype(np.float16))
         target.append(wanted.numpy().astype(np.int32))
-    if apart > 0.01:
-        raise DataError(f"logits of the model and of its layer are up to {apart:.3g} apart; expected 0.01 at most")
+    if apart > 0.05:
+        raise DataError(f"logits of the model and of its layer are up to {apart:.3g} apart; expected 0.05 at most")
     perplexity = math.exp(loss / PASSAGES)
     about = {"source": "SmolLM2-135M-Instruct on ptb.test.txt", "perplexity": f"{perplexity:.2f}"}
     write_file(Path(path), {"test_hidden": np.concatenate(hidden), "test_target": np.concatenate(target)}, about)
