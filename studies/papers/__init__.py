@@ -22,7 +22,6 @@ from studies.papers.verdicts import Expected
 FILES = (
     "svd_hierarchical.softmax", "svd_hierarchical.hierarchical",
     "monotonic_softmax.synthetic", "monotonic_softmax.language_models", "monotonic_softmax.finished", "doubly_sparse.tables",
-    "doubly_sparse.learned",
     "adaptive_softmax.tables", "adaptive_softmax.synthetic", "adaptive_softmax.variance",
 )  # fmt: skip
 
