@@ -32,8 +32,8 @@ Doubles = NDArray[np.float64]
 PAIRS, DRAWS, TENTH = 20, 200, 10
 POINTS = 12
 """Sizes of samples, evenly from 10 to all."""
-OTHERS = 50
-"""Classes at random, for each query, whose entries are looked at."""
+ENTRIES = 200_000
+"""Of random classes, queries and coordinates."""
 CHANCES = 20_000
 """Orders that T_j and T_jk are counted in."""
 LINES = (
@@ -43,7 +43,7 @@ SOURCE = "what the figures show, as a public review describes them; lines by the
 
 
 class Subject(NamedTuple):
-    """``rows [queries, OTHERS, dim]``: A of random classes; ``hidden [queries, dim]``: x; ``shares``: column weights times |x|."""
+    """``rows [queries, dim]``: A of random classes; ``hidden [queries, dim]``: x; ``shares``: column weights times |x|."""
 
     rows: Doubles
     hidden: Doubles
@@ -56,7 +56,7 @@ def subject(context: Context) -> Subject:
     weight = np.asarray(layer.weight, np.float64)
     chosen = np.random.default_rng(0).permutation(len(vectors))[: min(PAIRS, context.queries or PAIRS)]
     hidden = vectors[np.sort(chosen)].astype(np.float64)
-    rows = weight[np.random.default_rng(4).integers(len(weight), size=(len(hidden), OTHERS))]
+    rows = weight[np.random.default_rng(4).integers(len(weight), size=len(hidden))]
     heavy = np.abs(weight).sum(axis=0) * np.abs(hidden)
     return Subject(rows, hidden, heavy / heavy.sum(axis=1, keepdims=True), model)
 
@@ -92,7 +92,7 @@ def run_variance(context: Context) -> Iterator[Row]:
     about, rng, progress = subject(context), np.random.default_rng(1), context.stage("draws")
     unit = 0.0
     for step, m in enumerate(np.linspace(10, about.hidden.shape[1], POINTS).astype(int).tolist()):
-        found = [lines(rows[0], x, m, rng) for rows, x in zip(about.rows, about.hidden, strict=True)]
+        found = [lines(row, x, m, rng) for row, x in zip(about.rows, about.hidden, strict=True)]
         means = {name: float(np.mean([one[name] for one in found])) for name in LINES}
         unit = unit or means["MSE [imp] [wor]"]
         got = {name: float(f"{value / unit:.5g}") if value / unit > 1e-12 else 0.0 for name, value in means.items()}
@@ -101,21 +101,27 @@ def run_variance(context: Context) -> Iterator[Row]:
 
 
 def run_entries(context: Context) -> Iterator[Row]:
-    """What the drawn tenth holds, beside a tenth drawn evenly; and the cross terms of the importance sample."""
-    about = subject(context)
-    for kind in ("importance", "uniform"):
-        query, place = np.nonzero(tenth(about, kind))
-        a, x = about.rows[query, :, place].ravel(), np.repeat(about.hidden[query, place], OTHERS)
+    """Entries of any class, query and coordinate, drawn evenly and by importance; and the cross terms of an importance sample."""
+    layer, vectors, model = of_smollm2("wikitext2", context.data)
+    rng, heavy = np.random.default_rng(2), np.abs(np.asarray(layer.weight, np.float64)).sum(axis=0)
+    query, row = rng.integers(len(vectors), size=ENTRIES), rng.integers(layer.vocab, size=ENTRIES)
+    for kind in ("evenly", "by importance"):
+        place = rng.integers(layer.dim, size=ENTRIES)
+        for mine in np.unique(query) if kind != "evenly" else ():
+            shares, at = heavy * np.abs(vectors[mine].astype(np.float64)), np.flatnonzero(query == mine)
+            place[at] = rng.choice(layer.dim, len(at), p=shares / shares.sum())
+        a, x = layer.weight[row, place].astype(np.float64), vectors[query, place].astype(np.float64)
         got = {
-            "entries": float(len(a)),
+            "entries": float(ENTRIES),
             "a_positive": float((a > 0).mean()),
             "x_positive": float((x > 0).mean()),
             "product_positive": float((a * x > 0).mean()),
             "correlation": float(np.corrcoef(a, x)[0, 1]),
+            "sign_correlation": float(np.corrcoef(np.sign(a), np.sign(x))[0, 1]),
         }
-        yield Row((("drawn", kind),), _short(got), about.model)
-    rng = np.random.default_rng(3)
-    found = [cross(rows[0] * x, shares, rng) for rows, x, shares in zip(about.rows, about.hidden, about.shares, strict=True)]
+        yield Row((("drawn", kind),), _short(got), model)
+    about, rng = subject(context), np.random.default_rng(3)
+    found = [cross(row * x, shares, rng) for row, x, shares in zip(about.rows, about.hidden, about.shares, strict=True)]
     off = np.concatenate([part.cross / part.single for part in found])
     got = {
         "pairs": float(len(off)),
@@ -124,7 +130,7 @@ def run_entries(context: Context) -> Iterator[Row]:
         "positive": float((off > 0).mean()),
         "sum_of_single": float(np.mean([part.cross.sum() / part.single for part in found])),
     }
-    yield Row((("drawn", "importance, cross terms"),), _short(got), about.model)
+    yield Row((("drawn", "by importance, cross terms"),), _short(got), model)
 
 
 class Cross(NamedTuple):
@@ -153,15 +159,6 @@ def cross(terms: Doubles, shares: Doubles, rng: np.random.Generator, orders: int
 
 def _short(got: dict[str, float]) -> dict[str, float]:
     return {key: float(f"{value:.5g}") for key, value in got.items()}
-
-
-def tenth(about: Subject, kind: str) -> NDArray[np.bool_]:
-    """``[queries, dim]``: which coordinates the first tenth of the order holds."""
-    rng, count = np.random.default_rng(2), about.hidden.shape[1] // TENTH
-    shares = about.shares if kind == "importance" else np.full_like(about.shares, 1 / about.shares.shape[1])
-    with np.errstate(divide="ignore"):
-        keys = np.log(shares) + rng.gumbel(size=shares.shape)
-    return np.asarray(keys >= -np.sort(-keys, axis=1)[:, count - 1 : count])
 
 
 FIGURES = {
