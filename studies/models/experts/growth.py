@@ -27,6 +27,13 @@ from headlong.store import open_file, write_file
 
 SAMPLE = 20_000
 """Vectors that gates are placed by."""
+ABSENT = -100
+
+
+def place_of(ids: Tensor, target: Tensor) -> Tensor:
+    """Where each target stands in ascending ``ids``; ABSENT where it does not."""
+    place = torch.searchsorted(ids, target).clamp_max(len(ids) - 1)
+    return torch.where(ids[place] == target, place, ABSENT)
 
 
 @dataclass(frozen=True)
