@@ -30,23 +30,6 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-def loaded() -> tuple[Any, Any]:
-    """The model in float32 and its tokenizer."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.quantization_config import GgufConfig
-
-    file = smollm2_file()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        plain = GgufConfig(dequantize=True)  # else products of packed weights, which are slower
-        model = AutoModelForCausalLM.from_pretrained(
-            str(file.parent), gguf_file=file.name, quantization_config=plain, dtype=torch.float32
-        )
-    return model.eval(), tokenizer
-
-
 def with_int8_head(model: Any) -> Any:
     """The same model with a dynamically quantised output layer; the embedding, to which it is tied, stays as it is."""
     import torch
@@ -62,9 +45,10 @@ def with_int8_head(model: Any) -> Any:
 
 def models() -> tuple[dict[str, Any], Any]:
     """Each once, and the tokenizer."""
+    from headlong.demo.language_model import loaded
     from headlong.integrations.transformers import accelerate
 
-    stock, tokenizer = loaded()
+    stock, tokenizer = loaded(smollm2_file())
     swapped, half, ours = (copy.deepcopy(stock) for _ in range(3))
     accelerate(ours, text=list(PROMPTS) * 8, tokenizer=tokenizer)
     found = {"stock, float32": stock, "stock, bfloat16": half.bfloat16(), "head int8": with_int8_head(swapped)}
