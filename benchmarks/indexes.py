@@ -15,7 +15,6 @@ from headlong.bench import measure
 from headlong.bench.real_layers import LAYERS, load
 
 OURS = ("headlong", "headlong, calibrated", "headlong, calibrated, ids only")
-DENSE = ("torch fp32", "torch bf16", "torch int8", "torch int8 dynamic", "numpy fp32")
 
 
 def main() -> int:
@@ -34,7 +33,7 @@ def main() -> int:
     searching = chosen or [name for name in rivals.installed() if name not in rivals.DENSE]
     one = load(asked.layer)
     settings = rows.Settings(batches=(1,), threads=asked.threads, rounds=asked.rounds, seconds=asked.seconds)
-    names = [*OURS, *(name for name in DENSE if name in rivals.installed()), *searching]
+    names = [*OURS, *rivals.dense_installed(), *searching]
     record = rows.run(one.layer, one.valid, names, settings, lambda label: measure.silent, one.train)
     record["layer"] |= {"name": one.name, "about": one.about}
     for row in sorted(record["rows"], key=lambda row: float(row["loop"]["us"])):

@@ -75,7 +75,7 @@ LAW: dict[str, set[str]] = {
     "__init__": {*LEFTWARD, "compile", "loading", "tune", "engines"},
     "__main__": {"cli"},
 }
-FILES = {"bench/real_layers.py": {"implicit", "scipy", "sklearn"},
+FILES = {"bench/real_layers.py": {"implicit", "scipy", "sklearn"}, "demo/language_model.py": {"torch", "transformers"},
     "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"}, "layers/gguf_file.py": {"gguf"},
 }  # fmt: skip
 """Files with a package of their own: a GPU's memory, GGUF files."""

@@ -90,18 +90,19 @@ def test_the_first_screen_says_what_and_shows_one_table() -> None:
 
 
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: ModuleType, without: str) -> None:
-    """A run of the language model's head in which one dense product did not take part."""
+    """Runs of every table with factors, in which one dense product did not take part."""
     rows = [row for row in RECORD["rows"] if row["batch"] == 1]
     dense = [{**rows[0], "contestant": name} for name in tables.DENSE if name != without]
     ours = [{**rows[2], "contestant": name} for name in ("headlong", tables.OURS, tables.IDS)]
     record = {**RECORD, "rows": dense + ours}
     for row in record["rows"]:
         row["cold"], row["loop"] = ({**row[way], "over": "torch fp32"} for way in ("cold", "loop"))
-    keep(tmp_path / "results/beside.json", "dense products", record, tables.LANGUAGE_MODEL, "python it.py")
+    for page, table in (("beside", "dense products"), ("beside", "indexes"), ("search", "recommender")):
+        keep(tmp_path / f"results/{page}.json", table, record, tables.LANGUAGE_MODEL, "python it.py")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
 
 
-@pytest.mark.parametrize("block", ["first-screen", "which", "dense-products"])
+@pytest.mark.parametrize("block", ["first-screen", "which", "dense-products", "indexes", "recommender"])
 def test_a_run_without_a_dense_product_fills_no_table(
     block: str, tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

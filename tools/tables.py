@@ -1,4 +1,5 @@
-"""Fills the generated blocks of README.md, docs/ and studies/pages/ from results and from the program itself.
+"""Fills the generated blocks of README.md, docs/ and studies/pages/ from results and from the program itself, and writes
+``measured_layers.json``, which ``headlong inspect`` compares a layer with.
 
     python tools/tables.py            write them
     python tools/tables.py --check    exit 1 where one is stale
@@ -112,11 +113,23 @@ def which() -> str:
     return markdown(ReportTable("", columns, tuple(rows), caption))
 
 
+def measured_layers() -> str:
+    """What ``headlong inspect`` compares a layer with: of each run, the row of one query."""
+    entries = []
+    for run in runs("beside", "dense products").values():
+        layer = complete(run)["layer"]
+        gained = {"log-probabilities": at(run, 1, OURS), "ids only": at(run, 1, IDS)}
+        times = {what: [row["cold"]["x"], row["loop"]["x"]] for what, row in gained.items()}
+        facts = {key: layer[key] for key in ("about", "vocab", "dim", "energy")}
+        entries.append(json.dumps({**facts, "times": times, "cpu": run["environment"]["cpu"]}, ensure_ascii=False))
+    return "[\n" + ",\n".join(entries) + "\n]\n"
+
+
 def measured(page: str, name: str, script: str, keys: Sequence[str]) -> str:
     """A table for each run, losses included."""
     parts = []
     for run in runs(page, name).values():
-        layer = (complete(run) if name == "dense products" else run).get("layer")
+        layer = (complete(run) if "cold.x" in keys else run).get("layer")  # a factor is over the fastest of all
         title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}:\n\n" if layer else ""
         parts.append(f"{title}{markdown(table(run['rows'], keys, caption=where({'': run})))}")
     return "\n\n".join(parts) or missing(script)
@@ -287,11 +300,14 @@ def filled(text: str) -> str:
 
 
 def made() -> Iterator[tuple[Path, str, str]]:
-    """Every file with generated blocks: where it is, what it says, what it should say."""
+    """Every file with generated blocks, and the one that is generated whole: where it is, what it says, what it should say."""
     for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "studies/pages").glob("*.md"))):
         old = file.read_text(encoding="utf-8")
         if "<!-- begin" in old:
             yield file, old, filled(old)
+    file = ROOT / "src/headlong/bench/measured_layers.json"
+    if file.is_file():
+        yield file, file.read_text(encoding="utf-8"), measured_layers()
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 import headlong
 from headlong.arrays import evenly
+from headlong.bench import expected
 from headlong.bench.measure import Progress
 from headlong.costs import BUILT_IN, Costs, here
 from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
@@ -34,13 +35,15 @@ from headlong.previews.int8 import int8_plan
 from headlong.promise import Promise
 from headlong.report import plots
 from headlong.report.page import page
-from headlong.report.tables import ReportTable, percent
+from headlong.report.tables import ReportTable, percent, times
 
 Doubles = NDArray[np.float64]
 
 QUERIES = 64
 DEFAULT = Promise(0.01, 1e-6, 0.0)
 """What compile promises where nothing is asked for."""
+ENOUGH = 4
+"""Hidden vectors for each coordinate, from which on their second moments are those of later ones, about."""
 RANKED = 16
 """Queries whose ranks in a low-rank preview are counted: every class is scored several times for each."""
 SYNTHETIC_TOP = 0.3
@@ -56,6 +59,7 @@ class Facts(NamedTuple):
 
     ``singular``  ``[min(vocab, dim)]``, falling
     ``ranks``  for widths of a low-rank preview: how many classes it puts before the likeliest one, ``[queries]``
+    ``energy``  of the logits, in an eighth of the directions; None where too few hidden vectors were given to tell
     """
 
     layer: Layer
@@ -69,6 +73,7 @@ class Facts(NamedTuple):
     k: int
     ranks: dict[int, NDArray[np.int64]]
     costs: Costs
+    energy: float | None
 
 
 def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress) -> Facts:
@@ -87,7 +92,8 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     read = float(np.mean([cost.bytes[0] for cost in answered])) / (4 * layer.vocab * layer.dim)
     rows = np.array([cost.rows[0] for cost in answered])
     ranks = preview_ranks(layer, queries[:RANKED], directions)
-    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks, here())
+    share = None if hidden is None or len(hidden) < ENOUGH * layer.dim else expected.energy(layer, hidden)
+    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks, here(), share)
 
 
 def preview_ranks(layer: Layer, hidden: Doubles, directions: Doubles) -> dict[int, NDArray[np.int64]]:
@@ -167,6 +173,7 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     """What the numbers mean for the choice of a method."""
     layer, scored = facts.layer, float(np.median(facts.candidates)) / facts.layer.vocab
     name, reason = choose(layer, DEFAULT)
+    yield from expectation(facts)
     yield f"compile takes '{name}'", f"{reason}: {INT8}" if name == "cascade" else reason  # no vectors choose here
     if name == "cascade":
         left = f"int8 leaves {np.median(facts.candidates):,.0f} rows to score in the median"
@@ -203,6 +210,22 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
         )
 
 
+def expectation(facts: Facts) -> Iterator[tuple[str, str]]:
+    """What the measured layer that is most like this one gained."""
+    if facts.energy is None:
+        if not facts.synthetic:
+            few = f"{ENOUGH * facts.layer.dim:,} hidden vectors or more tell what speed to expect"
+            yield f"{len(facts.hidden):,} were looked at", few
+        return
+    like = expected.most_like(facts.energy, facts.layer.vocab * facts.layer.dim, expected.measured())
+    said = "; ".join(f"{what} {times(cold)} cold, {times(loop)} in a loop" for what, (cold, loop) in like.times.items())
+    share = f"{percent(facts.energy)} of the logits' energy is in an eighth of the directions"
+    yield (
+        f"{share}; {percent(like.energy)} in {like.about}, {like.vocab:,} × {like.dim}, which is most like it",
+        f"expect about {said}, over the fastest dense product, one query, as {like.about} on {like.cpu}; bench measures it",
+    )
+
+
 def html_page(facts: Facts, name: str) -> str:
     """The tables and the curve of the singular values."""
     values = [float(value) for value in facts.singular if value > 0]
@@ -227,6 +250,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "candidates": np.percentile(facts.candidates, PERCENTILES).tolist(),
         "read_share": facts.read,
         "preview_ranks": {str(width): np.percentile(found, PERCENTILES).tolist() for width, found in facts.ranks.items()},
+        "energy": facts.energy,
         "advice": [list(line) for line in advice(facts)],
         "costs": facts.costs._asdict(),
     }

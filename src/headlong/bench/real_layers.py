@@ -56,23 +56,6 @@ class RealLayer(NamedTuple):
     def bias(self) -> Floats | None:
         return self.layer.bias
 
-    def energy(self, part: int = 8) -> float:
-        """The share of the logits' energy in the first ``dim / part`` directions: what an estimate from few of them can see.
-
-        Eigenvalues of ``S W~^T W~ S``, ``S^2`` the second moments of ``train`` and ``W~`` the rows less their mean, which adds
-        the same number to every logit.
-        """
-        dim, gram, step = self.layer.dim, np.zeros((self.layer.dim, self.layer.dim)), 1 << 15
-        for start in range(0, self.layer.vocab, step):
-            rows = np.asarray(self.layer.weight[start : start + step], np.float64)
-            gram += rows.T @ rows
-        mean = np.mean(self.layer.weight, axis=0, dtype=np.float64)
-        gram -= self.layer.vocab * np.outer(mean, mean)
-        values, directions = np.linalg.eigh(self.train.T.astype(np.float64) @ self.train / len(self.train))
-        root = (directions * np.sqrt(np.maximum(values, 0.0))) @ directions.T
-        found = np.linalg.eigvalsh(root @ gram @ root)[::-1]
-        return float(found[: max(1, dim // part)].sum() / found.sum())
-
 
 def load(name: str) -> RealLayer:
     """The layer of that name, or the one that ``headlong harvest`` wrote into the folder ``name``."""

@@ -5,6 +5,7 @@
     same    = share of the k ids that float64 puts among the best k, ties counted
     worst   = max |log p^ - log p| in nats, of the ids that were named                           absent: no log p
     read    = bytes read for a query / bytes of the float32 layer                                absent: not counted
+    build   = processor time of making it, all threads
 
 ``cold``: PyTorch multiplies other weights, more than the caches hold, before each call; ``loop``: nothing but such calls. All
 contestants take turns in a fresh order. The truth is the float64 logits of the stored weights, never an engine under test.
@@ -136,7 +137,7 @@ def field(layer: Layer, names: Sequence[str] | None, settings: Settings, calibra
     made: dict[str, Callable[[int], Contestant]] = {}
     left_out: list[dict[str, str]] = []
     for done, name in enumerate(wanted):
-        start = time.perf_counter()
+        start = time.process_time()
         if name in ENGINES:
             try:
                 engine = compiled(name, layer, settings, calibration)
@@ -145,7 +146,7 @@ def field(layer: Layer, names: Sequence[str] | None, settings: Settings, calibra
                     raise
                 left_out.append({"contestant": name, "why": str(error)})
                 continue
-            made[name] = _asker(name, engine, round(time.perf_counter() - start, 3))
+            made[name] = _asker(name, engine, round(time.process_time() - start, 3))
         else:
             made[name] = _rival(name, layer, settings.threads)
         progress(done + 1, len(wanted))
@@ -163,10 +164,10 @@ def _rival(name: str, layer: Layer, threads: int) -> Callable[[int], Contestant]
 
     def make(k: int) -> Contestant:
         if k not in built:
-            start = time.perf_counter()
+            start = time.process_time()
             one = rivals.contestant(name, layer, k, threads)
             built.clear()  # an index is large, and only one k is asked for at a time
-            built[k] = replace(one, about={**one.about, "build": round(time.perf_counter() - start, 3)})
+            built[k] = replace(one, about={**one.about, "build": round(time.process_time() - start, 3)})
         return built[k]
 
     return make

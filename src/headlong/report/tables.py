@@ -104,7 +104,7 @@ COLUMNS: dict[str, Column] = {
     "about.promise": Column("promise", str, "none"),
     "about.engine": Column("engine"),
     "about.reads": Column("what it reads"),
-    "about.build": Column("built in", duration),
+    "about.build": Column("built in, processor time", duration),
     "about.memory": Column("memory", size),
     "what": Column("what"),
     "way": Column("way"),
