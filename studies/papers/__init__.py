@@ -77,8 +77,8 @@ class PaperTable:
     needs: tuple[str, ...]
     run: Callable[[Context], Iterator[Row]]
     expected: Mapping[Setting, Mapping[str, Expected]] = field(default_factory=dict)
-    model: Model | None = None
-    """Whose figures ``expected`` are: a row of another model is a stand-in, whatever it has come to."""
+    models: tuple[Model, ...] = ()
+    """Those that ``expected`` is printed of, where rows name one: a row of another is a stand-in, whatever it has come to."""
     planned: Callable[[], list[Setting]] | None = None
     """The rows of a study, which is run row by row: those that the results hold are not run again."""
     here: Callable[[], str] = str
@@ -152,9 +152,8 @@ def results(
 def verdicts(table: PaperTable, line: Mapping[str, Any]) -> dict[str, str]:
     """The verdict on each number of a row, from the row's setting, numbers and model, and what the table expects."""
     published = table.expected.get(tuple(line["setting"].items()), {})
-    model = Model(**line["model"]) if "model" in line else None
     found = {name: published[name].verdict(got) if name in published else "no figure" for name, got in line["got"].items()}
-    if model != table.model:
+    if (table.models or "model" in line) and Model(**line.get("model", Model("", 0, 0)._asdict())) not in table.models:
         found = {name: verdict if verdict == "no figure" else "stand-in" for name, verdict in found.items()}
     return found
 

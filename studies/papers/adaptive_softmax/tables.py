@@ -44,6 +44,8 @@ EPS = 0.3
 DELTAS = (0.1, 0.05, 0.01)
 TUNING, CERTIFYING, TESTED = 200, 400, 800
 """Vectors to fit on, those at a delta that so few cannot show, and queries to test on."""
+ALONE = 200
+"""Queries of those for the gain of one stage alone."""
 HARVESTED, WINDOW = 8192, 1024
 """Hidden vectors of a language model's test text, and tokens of a window."""
 TEXTS = {"wikitext2": "wikitext-2", "ptb": "penn-treebank"}
@@ -153,7 +155,7 @@ def measured(layer: Layer, variant: str, delta: float, tuning: Doubles, queries:
     }
     if variant in ("published", "bounded"):
         for stage, multipliers in {"argmax": (arm, NOTHING), "normaliser": (NOTHING, total)}.items():
-            alone = asked(build(arm=multipliers[0], sum=multipliers[1]), queries, truth)
+            alone = asked(build(arm=multipliers[0], sum=multipliers[1]), queries[:ALONE], Truth(*(one[:ALONE] for one in truth)))
             found[f"{stage}_gain"] = round(1 / float(alone.read.mean()), 4)
         found["median_probability"] = round(float(np.median(np.exp(truth.log_prob))), 4)
     return found
@@ -263,4 +265,4 @@ for (_model, _text), (_queries, _cells) in LOGS.items():
     _claim = "more than 10 times fewer entries on most language models, up to 30 times"
     _subject = partial(of_files, _folder, "test", "unknown")
     _more = {"expected": _language(_queries, *_cells), "prepare": partial(from_weights, _folder, TEXTS[_text])}
-    _register(f"{_model}-{_text}", _claim, files_of(_folder), _subject, model=MODELS[_model], **_more)
+    _register(f"{_model}-{_text}", _claim, files_of(_folder), _subject, models=(MODELS[_model],), **_more)

@@ -469,8 +469,6 @@ def fitted(failures: Callable[[float], int], allowed: int) -> float:
     low, high = LOWEST, 0.0
     if failures(10.0**low) <= allowed:
         return float(10.0**low)
-    if failures(1.0) > allowed:
-        return 1.0
     while high - low > STEP:
         middle = (low + high) / 2
         if failures(10.0**middle) <= allowed:
