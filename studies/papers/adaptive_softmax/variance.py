@@ -37,7 +37,8 @@ ENTRIES = 200_000
 CHANCES = 20_000
 """Orders that T_j and T_jk are counted in."""
 LINES = (
-    "MSE [wr]", "Variance", "MSE [imp] [wr]", "Variance [imp]", "MSE [imp] [wor]", "Variance [imp] [fpc]", "New variance estimate",
+    "MSE [wr]", "Variance", "MSE [imp] [wr]", "Variance [imp]", "MSE [imp] [wor]", "Variance [imp] [fpc]",
+    "New variance estimate",
 )  # fmt: skip
 SOURCE = "what the figures show, as a public review describes them; lines by the authors' program; unverified against the paper"
 
@@ -101,7 +102,7 @@ def run_variance(context: Context) -> Iterator[Row]:
 
 
 def run_entries(context: Context) -> Iterator[Row]:
-    """Entries of any class, query and coordinate, drawn evenly and by importance; and the cross terms of an importance sample."""
+    """Entries of any class, query and coordinate, drawn evenly and by importance; and the cross terms of a sample."""
     layer, vectors, model = of_smollm2("wikitext2", context.data)
     rng, heavy = np.random.default_rng(2), np.abs(np.asarray(layer.weight, np.float64)).sum(axis=0)
     query, row = rng.integers(len(vectors), size=ENTRIES), rng.integers(layer.vocab, size=ENTRIES)
@@ -162,7 +163,10 @@ def _short(got: dict[str, float]) -> dict[str, float]:
 
 
 FIGURES = {
-    "variance": (run_variance, "of variances stated for importance sampling only the new one falls with the error as m goes to D"),
+    "variance": (
+        run_variance,
+        "of variances stated for importance sampling only the new one falls with the error as m goes to D",
+    ),
     "entries": (run_entries, "entries drawn have symmetrical signs, and cross terms of the variance lie near 0"),
 }
 for _table, (_run, _claim) in FIGURES.items():

@@ -2,15 +2,15 @@
 
 ::
 
-    python -m studies reproduce liao2019:contents studies/results/liao2019.contents.json TASK...  TASK may also be 10x10
+    python -m studies reproduce liao2019:contents studies/results/liao2019.contents.json TASK...
 
     own words   of an expert: those that the fewest other experts hold, the more frequent first
     held        by m experts: how many classes, the geometric mean and the quartiles of their frequency in training
     rank correlation (Spearman's) of a class's frequency and the number of experts that hold it
 
 A task's 64 experts are those that ``liao2019:learned`` seeded and left in ``runs/liao2019``; ``10x10`` trains the made-up
-hierarchy again and stores the classes that each expert keeps. A task's entry in the file is replaced, the others stay. The paper's smallest
-expert on Penn Treebank has 64 words of money, time and comparison; its frequent words sit in more experts.
+hierarchy again and stores the classes that each expert keeps. A task's entry in the file is replaced, the others stay. The
+paper's smallest expert on Penn Treebank has 64 words of money, time and comparison; its frequent words sit in more experts.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def _loss(learned: Sequence[Line]) -> Cell:
                 break
     if not shown:
         return Cell(what, "no loss", "", "not run", TAKES_TRAINING)
-    note = "learned, as many experts as there are; other data for En-Ve and CASIA; the poster's own table has +0.006, +0.002, -0.2, -0.5"
+    note = "learned, as many experts as there are; other data for En-Ve, CASIA; the poster's table: +0.006, +0.002, -0.2, -0.5"
     return Cell(what, "no loss", ", ".join(shown), "stand-in", note)
 
 
@@ -232,7 +232,11 @@ def _contents(run: Line | None) -> Iterator[Cell]:
     least = run["smallest"][0]
     held = {word.lower() for word in least["words"]}
     ours = {about: sum(word in held for word in words.split()) for about, words in SMALLEST.items()}
-    shown = [f"rank correlation {run['rank_correlation']:.2f}", str(least["size"]), *(f"{count} of them" for count in ours.values())]
+    shown = [
+        f"rank correlation {run['rank_correlation']:.2f}",
+        str(least["size"]),
+        *(f"{count} of them" for count in ours.values()),
+    ]
     listed = f"of seeded experts: {', '.join(least['words'])}".replace("<", "&lt;")
     for number, ((what, printed), mine) in enumerate(zip(drawn.items(), shown, strict=True)):
         yield Cell(what, printed, mine, "stand-in", listed if number == 1 else "of seeded experts")

@@ -87,9 +87,7 @@ def trained(case: Case, seed: int, progress: Progress) -> TrainedNet:
         body, head = net(), ExpertsHead(DIM, vocab, experts=case.supers // case.copies, bias=False, **penalties)
     divides = case.copies > 1
     copies = (case.copies,) if divides else ()
-    growth = Growth(
-        copies, case.steps, case.last, case.batch, RATE, 0.3, 20, case.settle, seed, alive=divides, drawn=divides
-    )
+    growth = Growth(copies, case.steps, case.last, case.batch, RATE, 0.3, 20, case.settle, seed, alive=divides, drawn=divides)
     folder = RUNS / f"{case.supers}x{case.supers}-{seed}" if divides else None
     revived = grow(head, train, growth, body, folder, progress=lambda done, _: progress(case.before + done, total))
     return TrainedNet(body.eval(), head.eval(), train, test, revived)
@@ -127,7 +125,13 @@ def run(case: Case, seed: int, progress: Progress) -> dict[str, float]:
     pure, exact = purity([ids for _, ids in head.parts()], case.supers)
     used = torch.bincount(route.best, minlength=head.experts).double() / len(hidden)
     flops = vocab / (head.experts + float((used * head.sizes).sum()))
-    found = {"purity": round(pure, 4), "exact": exact, "experts": head.experts, "revived": revived, "top1": round(float(mine), 4)}
+    found = {
+        "purity": round(pure, 4),
+        "exact": exact,
+        "experts": head.experts,
+        "revived": revived,
+        "top1": round(float(mine), 4),
+    }
     if case.last:
         pairs = torch.bincount(route.best * case.supers + test.target // case.supers, minlength=head.experts * case.supers)
         routed = pairs.view(head.experts, case.supers).max(1).values.sum() / len(hidden)

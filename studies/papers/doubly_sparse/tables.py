@@ -10,15 +10,14 @@ experts; the other methods are described in ``tasks``. How much is saved is what
 accuracy dropped, and nothing aims at a ratio. (The plan of the lasso was settled over trials that printed test figures beside
 those of validation: take the sizes of ``ds-K`` of Penn Treebank as found with a look at the test split.) ``gain`` is top-1 less
 the full layer's; ``removed`` the share of rows that pruning took, of those that there were at first and the copies that mitosis
-made; ``sparse`` the share that a mean expert lacks of the V classes. ``bleu`` takes the run itself, in ``runs`` of the data folder.
+made; ``sparse`` the share that a mean expert lacks of the V classes. ``bleu`` takes the run itself, in ``runs`` of the data.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +34,15 @@ if TYPE_CHECKING:
 EXPERTS = (8, 16, 32, 64)
 OTHERS: dict[str, dict[str, Any]] = {
     "wikitext2": {
-        "lasso": 2e-5, "factor": 1.25, "last": 3, "first": 100, "rung": 100, "settle": 100, "longer": 5, "screen": True, "prune": 50,
+        "lasso": 2e-5, "factor": 1.25, "last": 3, "first": 100, "rung": 100, "settle": 100, "longer": 5,
+        "screen": True, "prune": 50,
     },
     "multi30k": {"screen": True, "prune": 50},
     "characters": {
         "lasso": 2e-4, "factor": 2.0, "rungs": 3, "last": 3, "first": 40, "rung": 30, "settle": 60, "longer": 3, "screen": True,
     },
 }  # fmt: skip
-"""What differs for a task: proximal steps from one whole layer, classes that no expert keeps allowed. WikiText-2 spreads its text over three times as many words, and a class leaves where its frequency
+"""What differs for a task. WikiText-2 spreads its text over three times as many words, and a class leaves where its frequency
 times the vectors' length is below the lasso. Adam has made the rows of rare classes long there, so they are screened instead of
 shrunk, in translation as well. Of characters there are 15,000 training vectors: fifteen batches."""
 RUNS = Path("runs") / "liao2019"
@@ -133,16 +133,23 @@ def _once(task: str, method: str, data: Data, base: dict[str, float]) -> dict[st
 
     if method == "full":
         return base
-    return study.svd(data, int(method[4:]) / 100) if method.startswith("svd-") else study.frequent(data, REAL[task.partition(",")[0]]["ds-64"][1])
+    return (
+        study.svd(data, int(method[4:]) / 100)
+        if method.startswith("svd-")
+        else study.frequent(data, REAL[task.partition(",")[0]]["ds-64"][1])
+    )
 
 
 def _trained(context: Context, task: str, method: str, seed: int, data: Data) -> dict[str, float]:
     """A control, or experts that are seeded; what is half trained lies in ``runs/liao2019``."""
     from studies.papers.doubly_sparse import tasks as study
 
-    progress, state = context.stage(f"{task} {method} seed {seed}"), RUNS / task / f"{method}-{seed}-{data.layer.checksum()[:12]}"
+    progress, state = (
+        context.stage(f"{task} {method} seed {seed}"),
+        RUNS / task / f"{method}-{seed}-{data.layer.checksum()[:12]}",
+    )
     if not method.startswith("seeded-"):
-        return study.tuned(data, plan_of(task.partition(",")[0]), method, seed, progress, state.with_suffix(".safetensors"))
+        return study.tuned(data, plan_of(task.partition(",")[0]), method, seed, progress)
     head = study.seeded_experts(data, study.TASKS[task], int(method[7:]), seed, state, progress)
     head.to_layer().save(state / "layer.safetensors")
     return study.measured(head, data) | study.bleu(context.data, study.TASKS[task], head.predict)
@@ -150,8 +157,6 @@ def _trained(context: Context, task: str, method: str, seed: int, data: Data) ->
 
 def _stages(context: Context, task: str, seed: int, data: Data) -> Iterator[tuple[int, dict[str, float]]]:
     """Each number of experts as learned, and its figures on the reported split."""
-    import sys
-
     from studies.models.experts.lasso_ramp import Set, learn
     from studies.papers.doubly_sparse import tasks as study
 
@@ -162,7 +167,7 @@ def _stages(context: Context, task: str, seed: int, data: Data) -> Iterator[tupl
     set_ = Set(weight, bias, data.train, data.watched, at_start)
     removed, cloned, steps = 0, plan.experts[0] * data.layer.vocab, 0
     stage: Stage
-    for number, stage in enumerate(learn(set_, plan, seed, folder, lambda line: sys.stderr.write(line + "\n"))):
+    for number, stage in enumerate(learn(set_, plan, seed, folder, said)):
         rows = int(stage.rungs[-1]["rows"])
         cloned += 0 if number == 0 else (cloned - removed)
         removed = cloned - rows
@@ -172,6 +177,10 @@ def _stages(context: Context, task: str, seed: int, data: Data) -> Iterator[tupl
             more = {"removed": round(removed / cloned, 4), "steps": steps, "lasso": stage.rungs[-1]["lasso"]}
             translated = study.bleu(context.data, study.TASKS[task], stage.head.predict)
             yield stage.experts, {**study.measured(stage.head, data), **more, **translated}
+
+
+def said(line: str) -> None:
+    sys.stderr.write(line + "\n")
 
 
 def expected() -> dict[Setting, dict[str, Expected]]:
@@ -233,20 +242,3 @@ TABLE = register(
         facts=facts,
     )
 )
-
-
-def main(path: str) -> None:
-    """Every rung of the trainings in ``runs/liao2019``, as one record."""
-    from headlong.bench.measure import environment, write_run
-
-    runs = []
-    for folder in sorted(file.parent for file in RUNS.glob("*/*-*/stage-2.json")):
-        found = sorted(folder.glob("stage-*.json"), key=lambda file: int(file.stem.partition("-")[2]))
-        stages = [
-            {"experts": int(file.stem.partition("-")[2]), "rungs": json.loads(file.read_text(encoding="utf-8"))}
-            for file in found
-        ]
-        task, (kind, _, seed) = folder.parent.name, folder.name.partition("-")
-        runs.append({"task": task, "kind": kind, "seed": seed, "plan": asdict(plan_of(task)), "stages": stages})
-    command = f"python -m studies reproduce liao2019:ramps studies/results/{Path(path).name}"
-    write_run(Path(path), {"command": command, "environment": environment(1), "runs": runs})

@@ -7,10 +7,10 @@
                    = 1 / (D/V + r/D + N/V)                                                                     (SVD)
 
     full          the backbone's own layer                              svd-5, svd-10  16 columns, 5 or 10 % of the rows
-    full-tuned    control: that layer trained on, as experts are        d-softmax      its first D, D/2 and D/4 columns, trained on
+    full-tuned    control: that layer trained on, as experts are        d-softmax      its first D, D/2, D/4 columns, trained on
     frequent      control: the V / ratio most frequent classes alone, no gate, no training
-    seeded-K      gates at spherical means of hidden vectors, each expert the classes it expects most, as many as a ratio that was
-                  set in advance allows; 64 of them are then trained and pruned: ours, not the paper's
+    seeded-K      gates at spherical means of hidden vectors, each expert the classes it expects most, as many as a ratio set in
+                  advance allows; 64 of them are then trained and pruned: ours, not the paper's
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from headlong import Layer
 from headlong.bench.measure import Progress
 from headlong.heads import DenseHead, DifferentiatedHead, ExpertsHead
 from headlong.store import open_file
-from studies.models.checkpoint import Paused
 from studies.models.experts.growth import Growth, Vectors, grow
 from studies.models.experts.lasso_ramp import TOPS, look
 from studies.models.optimisers import products
@@ -92,7 +91,9 @@ class Data(NamedTuple):
 def files(root: Path, task: Task) -> tuple[Path, Path]:
     """The layer's file and that of its hidden vectors, which may be one."""
     one = root / f"{task.folder}.safetensors"
-    return (one, one) if one.is_file() else (root / task.folder / "layer.safetensors", root / task.folder / "hidden.safetensors")
+    return (
+        (one, one) if one.is_file() else (root / task.folder / "layer.safetensors", root / task.folder / "hidden.safetensors")
+    )
 
 
 def read(root: Path, task: Task) -> Data:
@@ -139,7 +140,9 @@ def svd(data: Data, share: float) -> dict[str, float]:
     width, dim, vocab = 16, data.layer.dim, data.layer.vocab
     rows = round(share * vocab)
     engine = hl.compile(data.layer, "svd", width=width, rows=rows, log_probs=False)
-    ids = np.concatenate([engine.topk(part, k=TOPS[-1]).ids for part in np.array_split(data.hidden, len(data.hidden) // 256 + 1)])
+    ids = np.concatenate(
+        [engine.topk(part, k=TOPS[-1]).ids for part in np.array_split(data.hidden, len(data.hidden) // 256 + 1)]
+    )
     right = ids == data.target[:, None]
     found = {f"top{top}": round(float(right[:, :top].any(1).mean()), 4) for top in TOPS}
     return {**found, "flops": round(1 / (dim / vocab + width / dim + rows / vocab), 2)}
@@ -158,17 +161,11 @@ def frequent(data: Data, ratio: float) -> dict[str, float]:
     return {**found, "flops": round(vocab / len(kept), 2), "hit": round(float((place[data.target] >= 0).mean()), 4)}
 
 
-def tuned(
-    data: Data, plan: TrainingPlan, method: str, seed: int, progress: Progress, state: Path | None = None
-) -> dict[str, float]:
-    """The layer, or its blocks of falling width, trained on at the frozen backbone with the experts' batches and dropout.
-
-    A training that was stopped goes on from the file ``state``.
-    """
+def tuned(data: Data, plan: TrainingPlan, method: str, seed: int, progress: Progress) -> dict[str, float]:
+    """The layer, or its blocks of falling width, trained on at the frozen backbone with the experts' batches and dropout."""
     head = _from_layer(data, method)
     optimiser = torch.optim.Adam(head.parameters(), plan.rate, betas=(0.9, 0.99), fused=True)
-    paused = Paused(state, head, optimiser)
-    for step in range(paused.begin(), TUNED):
+    for step in range(TUNED):
         torch.manual_seed(seed * TUNED + step)
         for group in optimiser.param_groups:
             group["lr"] = plan.rate * (1 - 0.9 * step / TUNED)
@@ -179,7 +176,6 @@ def tuned(
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        paused.done(step + 1)
         progress(step + 1, TUNED)
     head.eval()
     if isinstance(head, DenseHead):
@@ -212,7 +208,7 @@ def seeded_experts(data: Data, task: Task, count: int, seed: int, work: Path, pr
     vocab = data.layer.vocab
     rows = round(count * max(vocab / (1.06 * task.aims[count]) - count, 1.1 * vocab / count))
     torch.manual_seed(count + 1000 * seed)
-    options = {"load": 0.1, "lasso": task.lasso, "expert_lasso": task.lasso, "gamma": 0.3}
+    options: dict[str, Any] = {"load": 0.1, "lasso": task.lasso, "expert_lasso": task.lasso, "gamma": 0.3}
     head = seeded(*rows_of(data), data.train.sample(SEEDED_ON), count, rows, **options)
     if task.steps and count == max(task.aims):
         growth = Growth(

@@ -62,12 +62,13 @@ def blocks(layer: Layer) -> BlocksLayer:
 
     from headlong.heads import DifferentiatedHead
 
-    head = DifferentiatedHead(layer.dim, layer.vocab, counts=np.arange(layer.vocab, 0, -1))
+    head: Any = DifferentiatedHead(layer.dim, layer.vocab, counts=np.arange(layer.vocab, 0, -1))
     with torch.no_grad():
         for part, ids in zip(head.weights, torch.split(head.order, head.sizes), strict=True):
             part.copy_(torch.from_numpy(np.array(layer.weight))[ids, : part.shape[1]])
         head.bias.copy_(torch.from_numpy(np.array(layer.bias))[head.order])
-    return head.to_layer()
+    layer_of: BlocksLayer = head.to_layer()
+    return layer_of
 
 
 def experts(made: Shape, rng: np.random.Generator) -> ExpertsLayer:

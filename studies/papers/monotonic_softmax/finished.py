@@ -60,12 +60,15 @@ def fitted(layer: Layer, name: str, valid: Any, test: Any, context: Context) -> 
 
     torch.manual_seed(0)
     kind, options = CURVES[name]
-    head = build_head(kind, layer.dim, layer.vocab, **options)
+    head: Any = build_head(kind, layer.dim, layer.vocab, **options)
     bias = np.zeros(layer.vocab) if layer.bias is None else layer.bias
-    rows = {"weight": torch.from_numpy(np.array(layer.weight, np.float32)), "bias": torch.from_numpy(np.array(bias, np.float32))}
+    rows = {
+        "weight": torch.from_numpy(np.array(layer.weight, np.float32)),
+        "bias": torch.from_numpy(np.array(bias, np.float32)),
+    }
     head.load_state_dict(head.state_dict() | rows)
 
-    def loss(hidden: Any, target: Any) -> torch.Tensor:
+    def loss(hidden: Any, target: Any) -> Any:
         return head(torch.from_numpy(hidden.astype(np.float32)), torch.from_numpy(target.astype(np.int64))).loss
 
     def perplexity(rows: Any) -> float:
@@ -84,7 +87,7 @@ def fitted(layer: Layer, name: str, valid: Any, test: Any, context: Context) -> 
             optimiser.param_groups[0]["lr"] = stride * (1 - step / STEPS)
             mine = np.sort(draw.integers(0, len(valid[1]), BATCH))
             optimiser.zero_grad()
-            loss(valid[0][mine], valid[1][mine]).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            loss(valid[0][mine], valid[1][mine]).backward()
             optimiser.step()
             progress(step + 1, STEPS)
     return {"parameters": float(sum(one.numel() for one in learned)), "test": perplexity(test)}

@@ -47,7 +47,7 @@ def made() -> Iterator[dict[str, Any]]:
     found = {name: softmax(np.asarray(link(hidden @ weight.T))) for name, link in links.items()}
     contexts = np.tanh(hidden @ rng.standard_normal((COMPONENTS, DIM, DIM)))
     prior = softmax(hidden @ rng.standard_normal((DIM, COMPONENTS)))
-    found["MoS, K = 3"] = sum(prior[:, k, None] * softmax(contexts[k] @ weight.T) for k in range(COMPONENTS))
+    found["MoS, K = 3"] = np.sum([prior[:, k, None] * softmax(contexts[k] @ weight.T) for k in range(COMPONENTS)], axis=0)
     found["MoC, K = 3"] = softmax(np.einsum("nk,knd->nd", prior, contexts) @ weight.T)
     for name, p in found.items():
         yield {"head": name, "contexts": SIZE, "classes": SIZE, "dim": DIM, "press": press(p)}

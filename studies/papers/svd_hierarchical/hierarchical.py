@@ -17,7 +17,7 @@ exact rows, and bytes of all of a full float32 matrix. The study's own figures a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,7 +157,9 @@ def previewed(layer: Layer, hidden: Vectors, width: int, count: int) -> Iterator
 
 def best_ten(layer: Any, data: Data) -> Vectors:
     """The ten likeliest classes for each of the compared vectors."""
-    found: Vectors = hl.compile(layer, delta=0.0, threads=1).topk(spread(data.test_hidden, COMPARED).astype(np.float32), k=10).ids
+    found: Vectors = (
+        hl.compile(layer, delta=0.0, threads=1).topk(spread(data.test_hidden, COMPARED).astype(np.float32), k=10).ids
+    )
     return found
 
 
@@ -197,7 +199,7 @@ for _table, _folder in FOLDERS.items():
         PaperTable(
             paper="vlasova-softmax",
             table=_table,
-            claim=f"hierarchical heads on one frozen backbone ({_folder.removeprefix('harvest/')}), and the full layer trained on",
+            claim=f"hierarchical heads on one frozen backbone ({_folder.removeprefix('harvest/')}), the full layer trained on",
             source="the study's own figures are not public: nothing could be checked against them",
             needs=(f"{_folder}/layer.safetensors", f"{_folder}/hidden.safetensors"),
             run=partial(run, _table),

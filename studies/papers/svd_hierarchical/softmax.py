@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,7 +169,9 @@ PUBLISHED = {
 better is no difference, the tolerance half a unit of the last printed digit. ``printed.py`` says on which side ours lie."""
 GPT = ("heads/wikitext2-gpt512.safetensors", "heads/wikitext2-gpt512.hidden.safetensors")
 SMOLLM2, CHARACTERS = "heads/smollm2.hidden.safetensors", "heads/ppocr-characters.safetensors"
-PTB, WIKITEXT2 = ((f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors") for name in ("ptb-lstm", "wikitext2-lstm"))
+PTB, WIKITEXT2 = (
+    (f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors") for name in ("ptb-lstm", "wikitext2-lstm")
+)
 SUBJECTS: dict[str, tuple[tuple[str, ...], Callable[[Path], Subject], str]] = {
     "svd": (GPT, partial(of_files, *GPT, "valid", "small GPT"), "a small transformer's WikiText-2 layer"),
     "svd-lstm": (WIKITEXT2, partial(of_files, *WIKITEXT2, "test", "LSTM 2 x 200"), "a WikiText-2 LSTM (D = 200)"),

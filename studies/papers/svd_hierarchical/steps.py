@@ -27,13 +27,13 @@ def start(head: Any) -> None:
 
 
 def train(
-    head: Any, hidden: Any, target: Any, progress: Callable[[int, int], None], passes: int = 1, rate: float = RATE
+    head: Any, hidden: Any, target: Any, progress: Callable[[int, int], None], passes: int = 1, rate: float | None = None
 ) -> None:
     """``passes`` over ``hidden [n, dim]``, ``target [n]``; products in bfloat16 where the processor has them."""
     import torch
 
     steps = max(1, len(target) // BATCH)
-    optimiser = torch.optim.Adam([one for one in head.parameters() if one.requires_grad], rate)
+    optimiser = torch.optim.Adam([one for one in head.parameters() if one.requires_grad], rate or RATE)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, passes * steps)
     for number in range(passes):
         order = np.random.default_rng(number).permutation(len(target))
