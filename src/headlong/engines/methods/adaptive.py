@@ -454,25 +454,33 @@ def fit_multipliers(
     exact = reader.slope * reader.logits(hidden, every, native.threads(None)) + reader.shift
     allowed = math.floor(rules.delta * len(hidden))
 
-    def failures(arm: float, total: float | None, eps: float | None) -> int:
+    def failing(rows: Ids, arm: float, total: float | None, eps: float | None) -> NDArray[np.bool_]:
         how = rules._replace(arm=arm, sum=NOTHING, warm=1.0) if total is None else rules._replace(arm=arm, sum=total)
-        values, ids, lse, *_ = reader.search(hidden, 1, None, native.threads(None), how)
-        return int(failed(values, ids, lse, exact, eps).sum())
+        values, ids, lse, *_ = reader.search(hidden[rows], 1, None, native.threads(None), how)
+        return failed(values, ids, lse, exact[rows], eps)
 
-    arm = fitted(lambda f: failures(f, None, None), math.floor(share * allowed)) if given[0] is None else given[0]
-    total = fitted(lambda f: failures(arm, f, rules.eps), allowed) if given[1] is None else given[1]
-    return arm, total
+    arm, total, count = *given, len(hidden)
+    if arm is None:
+        arm = fitted(lambda f, rows: failing(rows, f, None, None), count, math.floor(share * allowed))
+    race = arm
+    return arm, fitted(lambda f, rows: failing(rows, race, f, rules.eps), count, allowed) if total is None else total
 
 
-def fitted(failures: Callable[[float], int], allowed: int) -> float:
-    """The smallest multiplier from 10^-6 to 1 with at most ``allowed`` failures; 1 where even that has more."""
-    low, high = LOWEST, 0.0
-    if failures(10.0**low) <= allowed:
+def fitted(failing: Callable[[float, Ids], NDArray[np.bool_]], count: int, allowed: int) -> float:
+    """The smallest multiplier from 10^-6 to 1 with at most ``allowed`` failures of ``count``; 1 where even that has more.
+
+    ``failing(f, rows)`` says which of the vectors fail. What fails at one multiplier fails at smaller ones, and what does not
+    is right at larger ones, so only the vectors between the two ends are asked again.
+    """
+    low, high, sure = LOWEST, 0.0, 0
+    rows = np.flatnonzero(failing(10.0**low, np.arange(count)))
+    if len(rows) <= allowed:
         return float(10.0**low)
     while high - low > STEP:
         middle = (low + high) / 2
-        if failures(10.0**middle) <= allowed:
-            high = middle
+        wrong = failing(10.0**middle, rows)
+        if sure + int(wrong.sum()) <= allowed:
+            high, sure, rows = middle, sure + int(wrong.sum()), rows[~wrong]
         else:
-            low = middle
+            low, rows = middle, rows[wrong]
     return float(10.0**high)
