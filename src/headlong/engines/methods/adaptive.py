@@ -70,7 +70,7 @@ LOWEST, STEP = -6.0, 0.01
 class Rules(NamedTuple):
     """``eps`` relative; ``warm`` the share of the coordinates that the warm-up may read; ``exact``: score the winners.
 
-    ``arm``, ``sum``  the multipliers;  ``published``: the authors' constants;  ``bound``  a pull's variance, where it is known
+    ``arm``, ``sum``  the multipliers;  ``published``: the authors' constants
     """
 
     eps: float = 0.3
@@ -80,7 +80,6 @@ class Rules(NamedTuple):
     sum: float = 1.0
     published: bool = False
     exact: bool = True
-    bound: float = 0.0
 
 
 class Outcome(NamedTuple):
@@ -124,7 +123,6 @@ class Search:
         self.ids, self.shares, self.keys = order
         self.size = len(self.ids)
         """Coordinates that can be drawn."""
-        self.bound = 0.0
         self.pulls, self.estimate = np.zeros(len(base), np.int64), base.copy()
         self.variance = np.full(len(base), np.inf if self.size else 0.0)
 
@@ -162,7 +160,6 @@ def following(m: int, most: int) -> int:
 def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:
     """The four stages. ``exact [vocab]``: the logits the winners are scored from; ``width``: the first variance tried."""
     stage = rules.delta / (2 if rules.exact else 3)
-    search.bound = rules.bound
     log_classes = math.log(6 * len(live) / stage)
     most = min(search.size, max(1, int(rules.warm * search.size)))
     search.together(live, 1 / (17 * log_classes), rules.sum, most)
@@ -183,7 +180,7 @@ def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Id
 def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, stage: float) -> Ids:
     """Round-based elimination (Hillel et al., 2013); ``k`` of the last survivors."""
     logs = math.log(6 * len(live) * max(math.log(max(search.size, 2)), 1.0) / stage)
-    target = (rules.bound or width) / 4
+    target = width / 4
     while len(live) > k:
         search.together(live, target, rules.arm, search.size)
         estimate, half = search.estimate[live], np.sqrt(2 * rules.arm * search.variance[live] * logs)
