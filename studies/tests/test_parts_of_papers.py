@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headlong import ExpertsLayer
+from headlong.structured import ExpertsLayer
 from studies.papers.adaptive_softmax import variance as baharav2024_variance
 from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
 from studies.papers.adaptive_softmax.estimators import chances, horvitz_thompson, importance, uniform

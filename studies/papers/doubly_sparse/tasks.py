@@ -109,9 +109,9 @@ def svd(data: Data, share: float) -> tuple[dict[str, float], Any]:
 
 def d_softmax(data: Data) -> tuple[dict[str, float], Any]:
     """Frequent classes keep all directions, rare ones the best of a weighted basis: no training."""
-    from headlong import BlocksLayer
     from headlong.layers.differentiated import Block
     from headlong.previews.whitening import whiten
+    from headlong.structured import BlocksLayer
 
     layer, dim = data.layer, data.layer.dim
     counts = np.bincount(np.asarray(data.train.target), minlength=layer.vocab)

@@ -18,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from headlong import Layer, MixtureLayer
+from headlong import Layer
 from headlong.bench.measure import environment
 from headlong.capacity import ranks
 from headlong.links import IDENTITY, Gss, Link, Table
 from headlong.store import replacing
+from headlong.structured import MixtureLayer
 from studies.papers.monotonic_softmax.language_models import TRAINED_HEADS, slug
 
 QUERIES = 2048

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from headlong import Layer, TreeLayer, load_layer
+from headlong import Layer
 from headlong import compile as compile_layer
 from headlong.bench import rivals
 from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, write_run
 from headlong.layers.structured import StructuredLayer
 from headlong.store import open_file
+from headlong.structured import TreeLayer, load_layer
 from studies.papers.svd_hierarchical import hierarchical as study
 from studies.papers.svd_hierarchical import steps
 
