@@ -1,4 +1,4 @@
-# The four commands of this workshop; `just` lists them. Each is what CI runs, on the tree as it is.
+# The commands of this workshop; `just` lists them. Each is what CI runs, on the tree as it is.
 
 python := env_var_or_default("PYTHON", "python3")
 
@@ -79,6 +79,10 @@ kernels *ROUNDS:
 bench *ARGS:
     headlong bench {{ARGS}}
 
-# AArch64 under emulation, from nothing: tool chain, interpreter, the tests on neon, dotprod and i8mm, the wheel (or: slice, check, ...)
-arm *WHAT="all":
+# AArch64 under emulation, from nothing: tool chain, interpreter, kernels and tests of levels on neon, dotprod and i8mm
+arm *WHAT="slice":
     PYTHON={{python}} tools/arm.sh {{WHAT}}
+
+# A release without publishing it: sdist, wheels, each Python in a fresh environment, twine check
+release *PYTHONS="python3.11 python3.12":
+    {{python}} tools/release rehearse dist {{PYTHONS}}

@@ -12,7 +12,7 @@ work=${HEADLONG_KERNELS:-$(mktemp -d)}
 launcher=()
 if command -v ccache > /dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 cmake -S "$here" -B "$work" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHEADLONG_KERNEL_CHECK=ON "${launcher[@]}" -DSKBUILD_PROJECT_NAME=headlong \
-  -DSKBUILD_PROJECT_VERSION=0.1.0 -DPython_EXECUTABLE="$python" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" > "$work.log" ||
+  -DPython_EXECUTABLE="$python" -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" > "$work.log" ||
   { cat "$work.log"; exit 1; }
 ninja -C "$work" kernel_check > "$work.log" || { grep -E 'error|FAILED' -A 5 "$work.log"; exit 1; }
 "$work/kernel_check" "${@:-20}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headlong import errors as errors
+    from headlong import structured as structured
     from headlong.answers import Cost as Cost
     from headlong.answers import LogProb as LogProb
     from headlong.answers import Lse as Lse
@@ -20,15 +21,7 @@ if TYPE_CHECKING:
     from headlong.answers import TopK as TopK
     from headlong.compile import compile as compile
     from headlong.engines.base import Engine as Engine
-    from headlong.errors import HeadlongError as HeadlongError
-    from headlong.layers.bands import BandsLayer as BandsLayer
-    from headlong.layers.differentiated import BlocksLayer as BlocksLayer
-    from headlong.layers.experts import ExpertsLayer as ExpertsLayer
     from headlong.layers.matrix import Layer as Layer
-    from headlong.layers.mixture import MixtureLayer as MixtureLayer
-    from headlong.layers.screens import ScreenLayer as ScreenLayer
-    from headlong.layers.structured import load_layer as load_layer
-    from headlong.layers.tree import TreeLayer as TreeLayer
     from headlong.links import Affine as Affine
     from headlong.links import Gss as Gss
     from headlong.links import SoftCap as SoftCap
@@ -41,61 +34,48 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Affine": "links",
-    "BandsLayer": "layers.bands",
-    "BlocksLayer": "layers.differentiated",
     "Cost": "answers",
     "Engine": "engines.base",
-    "ExpertsLayer": "layers.experts",
     "Gss": "links",
-    "HeadlongError": "errors",
     "Layer": "layers.matrix",
     "LogProb": "answers",
     "Lse": "answers",
-    "MixtureLayer": "layers.mixture",
     "Promise": "promise",
     "Sample": "answers",
-    "ScreenLayer": "layers.screens",
     "SoftCap": "links",
     "Table": "links",
     "TopK": "answers",
-    "TreeLayer": "layers.tree",
     "compile": "compile",
     "load": "loading",
-    "load_layer": "layers.structured",
     "tune": "tune",
 }
 
+_MODULES = ("errors", "structured")
+
 __all__ = [
     "Affine",
-    "BandsLayer",
-    "BlocksLayer",
     "Cost",
     "Engine",
-    "ExpertsLayer",
     "Gss",
-    "HeadlongError",
     "Layer",
     "LogProb",
     "Lse",
-    "MixtureLayer",
     "Promise",
     "Sample",
-    "ScreenLayer",
     "SoftCap",
     "Table",
     "TopK",
-    "TreeLayer",
     "compile",
     "errors",
     "load",
-    "load_layer",
+    "structured",
     "tune",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("headlong.errors")
+    if name in _MODULES:
+        return importlib.import_module(f"headlong.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'headlong' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(importlib.import_module(f"headlong.{_HOMES[name]}"), name)

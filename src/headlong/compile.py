@@ -219,7 +219,7 @@ def known(name: str, kind: Any, options: dict[str, Any]) -> dict[str, Any]:
 def configured(name: Any, options: dict[str, Any]) -> Method:
     """The method ``name`` with its options."""
     if not isinstance(name, str) or name not in METHODS:
-        hint = "; torch's AdaptiveLogSoftmaxWithLoss is headlong.BandsLayer" if name == "bands" else ""
+        hint = "; torch's AdaptiveLogSoftmaxWithLoss is headlong.structured.BandsLayer" if name == "bands" else ""
         raise OptionError(f"method is {name!r}; choose from auto, {', '.join(sorted(METHODS))}{hint}")
     method: Method = METHODS[name](**known(name, METHODS[name], options))
     return method

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headlong import ExpertsLayer
+from headlong.structured import ExpertsLayer
 from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
 from studies.papers.adaptive_softmax.synthetic import SCALE, Drawn
 from studies.papers.adaptive_softmax.variance import LINES, lines

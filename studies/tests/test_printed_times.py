@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headlong import ExpertsLayer
+from headlong.structured import ExpertsLayer
 from studies.papers.account import account
 from studies.papers.doubly_sparse import times
 from studies.papers.doubly_sparse.printed import NAMES, REAL

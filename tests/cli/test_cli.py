@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import headlong as hl
-from headlong import inspection
+from headlong import inspection, native
 from headlong.bench.measure import read_run
 from headlong.cli.main import app
 from headlong.costs import TERMS, here
@@ -370,6 +370,21 @@ def test_numbers_near_the_end_of_float32_pass_without_a_warning(files: Path) -> 
 def test_the_version_is_told() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"headlong {hl.__version__}\n")
+
+
+def test_a_report_of_a_fault_finds_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--version --verbose``: level, threads, whose team, versions; and no word of who runs it."""
+    monkeypatch.setenv("HEADLONG_ISA", "portable")
+    monkeypatch.setenv("HEADLONG_THREADS", "1")
+    first, *lines = CliRunner().invoke(app, ["--version", "--verbose"]).stdout.splitlines()
+    told = dict(re.split(r"  +", line, maxsplit=1) for line in lines)
+    assert first == f"headlong {hl.__version__}"
+    assert told["level"].startswith(f"portable; best here {native.levels()[-1]}")
+    assert told["threads"].startswith("1, of ") and "team: our own" in told["threads"]
+    assert "HEADLONG_ISA=portable" in told["variables"]
+    assert f"numpy {np.__version__}" in told["found"]
+    assert str(Path.home()) not in "".join(lines)
+    assert CliRunner().invoke(app, ["--verbose"]).exit_code == 2
 
 
 def test_structured_layers_are_compiled_and_asked_as_what_they_are(tmp_path: Path) -> None:

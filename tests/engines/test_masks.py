@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,10 @@ def test_masks_of_the_call_and_of_each_row(marks: str) -> None:
         ([1.5], DtypeError, "float64"),
         ([True] * 5, DtypeError, "flatnonzero"),
         ("ab", InputError, "allowed"),
+        (np.ones((3, 5), bool), ShapeError, r"allowed is booleans of shape \[3, 5\]; expected \[5\] or \[2, 5\]"),
+        (np.ones(2, np.uint8), ShapeError, r"allowed is uint8, which is bits .* of shape \[2\]; expected \[1\] or \[2, 1\]"),
+        (scipy.sparse.csr_array((3, 5)), ShapeError, r"allowed is sparse, of shape \[3, 5\]; expected \[2, 5\]"),
+        ({5}, IdError, "class ids run from 0 to 4"),
     ],
 )
 def test_unusable_masks_are_refused(marks: str, ids: Any, error: type[InputError], message: str) -> None:
@@ -78,8 +83,9 @@ def test_the_native_module_marks_what_it_can(marks: str) -> None:
     assert native.mark(np.empty((1, 7), np.uint8), np.array([[0, 7]]), 0) == -1
 
 
-def forms(ids: NDArray[np.int64]) -> dict[str, Any]:
+def forms(there: NDArray[np.bool_]) -> dict[str, Any]:
     """The same set of classes as callers may write it."""
+    ids = np.flatnonzero(there)
     order = np.random.default_rng(len(ids)).permutation(len(ids))
     frozen = ids.copy()
     frozen.flags.writeable = False
@@ -104,6 +110,14 @@ def forms(ids: NDArray[np.int64]) -> dict[str, Any]:
         "one row, int32": ids[None, :].astype(np.int32),
         "rows": [ids.tolist()],
         "torch rows": [torch.from_numpy(ids)],
+        "a set": set(ids.tolist()),
+        "a row's set": [frozenset(ids.tolist())],
+        "booleans": there,
+        "a row of booleans": torch.from_numpy(there[None]),
+        "packed bits": np.packbits(there),
+        "a row of packed bits": np.packbits(there[None], axis=1),
+        "CSR": scipy.sparse.csr_array(there[None]),
+        "COO": scipy.sparse.coo_matrix(there[None]),
     }
 
 
@@ -120,11 +134,11 @@ SETS = st.one_of(
 def test_every_form_of_a_set_is_the_same_mask(asked: tuple[int, list[int]]) -> None:
     vocab, chosen = asked
     there = np.isin(np.arange(vocab), chosen)
-    ids, others = np.flatnonzero(there), np.flatnonzero(~there)
+    ids = np.flatnonzero(there)
     for marker in (arguments._marker(), None):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(arguments, "_marker", lambda marker=marker: marker)
-            for (name, form), (_, rest) in zip(forms(ids).items(), forms(others).items(), strict=True):
+            for (name, form), (_, rest) in zip(forms(there).items(), forms(~there).items(), strict=True):
                 for mask in ((form, None), (None, rest), (form, rest)):
                     found, left = restricted(*mask, 1, vocab)
                     assert found is not None and found.shape == (1, vocab) and found.dtype == np.uint8, name

@@ -277,7 +277,7 @@ def test_load_opens_an_engine_or_a_layer_and_says_which(tmp_path: Path) -> None:
     saved.save(path)
     assert repr(hl.load(path)).startswith("Engine(")
     with pytest.raises(MalformedFileError, match="holds a headlong engine; expected a layer: headlong.load opens engines, too"):
-        hl.load_layer(path)
+        hl.structured.load_layer(path)
     saved.layer.save(path)
     found = hl.load(path)
     assert repr(found).startswith("Layer(") and found.checksum() == saved.layer.checksum()

@@ -6,7 +6,10 @@ import copy
 import importlib.util
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -173,3 +176,16 @@ def test_the_page_on_checkpoints_runs_as_it_is_written(tmp_path: Path, monkeypat
     with torch.no_grad():
         scores = net(**tokenizer(TEXT, return_tensors="pt")).logits[0]
     assert (names["engine"].topk(hidden[:7], 1).ids[:, 0] == scores.argmax(1).numpy()).all()
+
+
+@pytest.mark.parametrize("client", ["langchain", "sentence_transformers", "datasets"])
+def test_faiss_clients_find_the_best_documents(client: str) -> None:
+    """In a process of its own: the clients warn, and each has its own idea of threads."""
+    for needed in ("faiss", "langchain_community" if client == "langchain" else client):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/document_search.py"), client],
+        capture_output=True, text=True, timeout=240, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0 and "the 5 best of 3,000 documents" in done.stdout, done.stderr

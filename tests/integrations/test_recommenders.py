@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 
 import headlong
-from headlong.errors import HeadlongError, IdError, InputError, ShapeError
+from headlong.errors import HeadlongError, InputError, ShapeError
 from headlong.integrations.recommenders.evaluation import evaluate
 
 USERS, ITEMS, DIM = 150, 400, 12
@@ -135,43 +135,3 @@ def test_metrics_are_their_definitions() -> None:
         evaluate(headlong.compile(headlong.Layer(items)), users, held[:3])
     with pytest.raises(InputError, match="no user has a held item"):
         evaluate(headlong.compile(headlong.Layer(items)), users, scipy.sparse.csr_matrix((USERS, ITEMS)))
-
-
-FORMS = {
-    "lists": lambda rows: [row.indices.tolist() for row in rows],
-    "sets": lambda rows: [set(row.indices.tolist()) for row in rows],
-    "CSR": lambda rows: rows,
-    "COO": lambda rows: rows.tocoo(),
-    "a sparse array": scipy.sparse.csr_array,
-    "booleans": lambda rows: rows.toarray() > 0,
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("side", ["allowed", "exclude"])
-def test_classes_are_named_in_every_form(form: str, side: str) -> None:
-    rng = np.random.default_rng(0)
-    engine = headlong.compile(headlong.Layer(rng.standard_normal((ITEMS, DIM)).astype(np.float32)), threads=1)
-    hidden, rows = rng.standard_normal((USERS, DIM)), liked()
-    expected = engine.topk(hidden, 4, **{side: [row.indices for row in rows]})
-    found = engine.topk(hidden, 4, **{side: FORMS[form](rows)})
-    np.testing.assert_array_equal(found.ids, expected.ids)
-    np.testing.assert_array_equal(found.lse, expected.lse)
-    one = rows[:1]
-    for shared in (one, set(one.indices.tolist()), one.toarray()[0] > 0):
-        np.testing.assert_array_equal(
-            engine.topk(hidden, 4, **{side: shared}).ids, engine.topk(hidden, 4, **{side: one.indices}).ids
-        )
-
-
-def test_forms_that_do_not_fit_are_refused() -> None:
-    engine = headlong.compile(headlong.Layer(np.eye(9, 4, dtype=np.float32)), threads=1)
-    hidden = np.ones((2, 4))
-    for wrong, said in (
-        (np.ones((3, 9), bool), r"exclude is booleans of shape \[3, 9\]; expected \[9\] or \[2, 9\]"),
-        (np.ones(4, bool), r"booleans of shape \[4\]"),
-        (scipy.sparse.eye(3, 9).tocsr(), r"exclude is sparse, of shape \[3, 9\]; expected \[2, 9\]"),
-        ({9}, "class ids run from 0 to 8"),
-    ):
-        with pytest.raises((ShapeError, IdError), match=said):
-            engine.topk(hidden, 1, exclude=wrong)

@@ -72,18 +72,18 @@ def layer_of(kind: str, rng: np.random.Generator) -> StructuredLayer:
         children = np.array([[2 * n + 1, 2 * n + 2] for n in (0, *inner)])
         leaves = children >= VOCAB - 1
         children[leaves] = ~order[children[leaves] - (VOCAB - 1)]
-        return hl.TreeLayer(numbers(rng, VOCAB - 1, DIM), numbers(rng, VOCAB - 1), children)
+        return hl.structured.TreeLayer(numbers(rng, VOCAB - 1, DIM), numbers(rng, VOCAB - 1), children)
     if kind == "bands":
         bands = [(hl.Layer(numbers(rng, 400, 8)), numbers(rng, 8, DIM)), (hl.Layer(numbers(rng, 600, 4)), numbers(rng, 4, DIM))]
-        return hl.BandsLayer(hl.Layer(numbers(rng, 202, DIM)), [Band(*band) for band in bands], order)
+        return hl.structured.BandsLayer(hl.Layer(numbers(rng, 202, DIM)), [Band(*band) for band in bands], order)
     if kind == "parts":
         wide, narrow = hl.Layer(numbers(rng, 300, DIM), numbers(rng, 300)), hl.Layer(numbers(rng, 900, 16), numbers(rng, 900))
-        return hl.BlocksLayer([Block(wide), Block(narrow, 8)], DIM, order)
+        return hl.structured.BlocksLayer([Block(wide), Block(narrow, 8)], DIM, order)
     if kind == "experts":
         ids = np.concatenate([np.sort(rng.choice(VOCAB, 350, replace=False)) for _ in range(4)])
-        return hl.ExpertsLayer(numbers(rng, 4, DIM), numbers(rng, 1400, DIM), ids, np.arange(0, 1401, 350), VOCAB)
+        return hl.structured.ExpertsLayer(numbers(rng, 4, DIM), numbers(rng, 1400, DIM), ids, np.arange(0, 1401, 350), VOCAB)
     matrix = hl.Layer(numbers(rng, VOCAB, 16), numbers(rng, VOCAB))
-    return hl.MixtureLayer(matrix, numbers(rng, 48, DIM) / 8, numbers(rng, 48), numbers(rng, 3, DIM))
+    return hl.structured.MixtureLayer(matrix, numbers(rng, 48, DIM) / 8, numbers(rng, 48), numbers(rng, 3, DIM))
 
 
 def structured(kind: str) -> tuple[AnyEngine, np.ndarray]:
@@ -145,7 +145,7 @@ def test_a_level_that_this_processor_lacks_is_refused(monkeypatch: pytest.Monkey
     assert lacking, "no processor has all of them"
     for level in lacking:
         monkeypatch.setenv("HEADLONG_ISA", level)
-        with pytest.raises(hl.HeadlongError, match=f"{level}.*choose from numpy, portable, generic"):
+        with pytest.raises(hl.errors.HeadlongError, match=f"{level}.*choose from numpy, portable, generic"):
             compiled("int8")
 
 

@@ -65,7 +65,7 @@ def test_an_attribute_that_another_thread_computes_is_computed_in_the_child() ->
     assert slow.value == 7 and isinstance(Slow.value, once)
 
 
-@pytest.mark.parametrize("whose", [hl.Layer, hl.Table, hl.TreeLayer])
+@pytest.mark.parametrize("whose", [hl.Layer, hl.Table, hl.structured.TreeLayer])
 def test_what_layers_and_links_keep_has_no_lock(whose: type) -> None:
     kept = [name for one in whose.__mro__ for name, value in vars(one).items() if isinstance(value, once)]
     assert kept

@@ -106,7 +106,7 @@ def written_weights_are_saved_with_old_codes() -> bool:
 
 def a_structured_file_is_read_as_one_matrix() -> bool:
     children = np.where((below := np.arange(1, 127).reshape(63, 2)) < 63, below, ~(below - 63))
-    layer = hl.TreeLayer(RNG.standard_normal((63, 16)).astype(np.float32), None, children)
+    layer = hl.structured.TreeLayer(RNG.standard_normal((63, 16)).astype(np.float32), None, children)
     hidden = RNG.standard_normal((3, 16)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
         layer.save(Path(folder) / "tree.safetensors")

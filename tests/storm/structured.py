@@ -97,7 +97,7 @@ def _tree(wanted: Wanted) -> Made:
         below = np.arange(1, 2 * vocab - 1).reshape(vocab - 1, 2)
         children = np.where(below < vocab - 1, below, leaves[np.maximum(below - (vocab - 1), 0)])
     count = len(children)
-    layer = hl.TreeLayer(wanted.rows(count, wanted.dim), wanted.bias(count), children, starts)
+    layer = hl.structured.TreeLayer(wanted.rows(count, wanted.dim), wanted.bias(count), children, starts)
     return layer, lambda hidden: _walked(layer, hidden)
 
 
@@ -148,7 +148,7 @@ def _bands(wanted: Wanted) -> Made:
         seen = wanted.queries if project is None else wanted.queries @ project.T
         bands.append(Band(hl.Layer(wanted.rows(size, width, seen), wanted.bias(size)), project))
     head = hl.Layer(wanted.rows(short + len(rest), wanted.dim), wanted.bias(short + len(rest)))
-    layer = hl.BandsLayer(head, bands, _order(wanted))
+    layer = hl.structured.BandsLayer(head, bands, _order(wanted))
 
     def reference(hidden: Doubles) -> Reference:
         z, off = _product(head.weight, head.bias, hidden)
@@ -189,7 +189,7 @@ def _blocks(wanted: Wanted) -> Made:
         seen = wanted.queries[:, start : start + width] if project is None else wanted.queries @ project.T
         part = hl.Layer(wanted.rows(size, width, seen), wanted.bias(size))
         blocks.append(Block(part, 0 if project is not None else start, project))
-    layer = hl.BlocksLayer(blocks, wanted.dim, _order(wanted))
+    layer = hl.structured.BlocksLayer(blocks, wanted.dim, _order(wanted))
 
     def reference(hidden: Doubles) -> Reference:
         parts = [
@@ -218,7 +218,7 @@ def _experts(wanted: Wanted) -> Made:
     count = int(rng.integers(1, min(8, wanted.vocab) + 1))
     ids, starts = _overlapping(wanted, count)
     gate = rng.standard_normal((count, wanted.dim + constant)).astype(np.float32)
-    layer = hl.ExpertsLayer(
+    layer = hl.structured.ExpertsLayer(
         gate, wanted.rows(len(ids), wanted.dim + constant, constant=constant), ids, starts, wanted.vocab,
         constant=constant, scaled=scaled,
     )  # fmt: skip
@@ -249,7 +249,7 @@ def _mixture(wanted: Wanted) -> Made:
     link = [None, None, hl.Affine(0.5, 1.0), hl.SoftCap(10.0)][int(rng.integers(4))]
     seen = np.tanh(wanted.queries @ project[:latent].T.astype(np.float64) + offset[:latent])
     matrix = hl.Layer(wanted.rows(wanted.vocab, latent, seen), wanted.bias(wanted.vocab), link)
-    layer = hl.MixtureLayer(matrix, project, offset, prior, pooled=bool(rng.random() < 0.3))
+    layer = hl.structured.MixtureLayer(matrix, project, offset, prior, pooled=bool(rng.random() < 0.3))
 
     def reference(hidden: Doubles) -> Reference:
         inner, lost = _product(project, offset, hidden)
@@ -275,7 +275,7 @@ def _screens(wanted: Wanted) -> Made:
     centroids = rng.standard_normal((count, wanted.dim + 1)).astype(np.float32)
     centroids[:, -1] *= rng.random() < 0.5  # centroid heads of others have no constant, and a vector of nothing ties them all
     probes = int(rng.integers(1, count + 1))
-    layer = hl.ScreenLayer(
+    layer = hl.structured.ScreenLayer(
         hl.Layer(wanted.rows(wanted.vocab, wanted.dim), wanted.bias(wanted.vocab)), centroids, ids, starts, probes
     )
 

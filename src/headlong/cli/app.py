@@ -71,13 +71,21 @@ app = typer.Typer(name="headlong", cls=OneLine, add_completion=False, pretty_exc
 
 @app.callback(invoke_without_command=True)
 def headlong(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With --version: also processor, threads and packages.")] = False,
 ) -> None:
     """Reads a model's output layer faster, and says with every answer how far it can be trusted."""
+    if verbose and not version:
+        raise typer.BadParameter("--verbose goes with --version")
     if version:
         import headlong as hl
 
         typer.echo(f"headlong {hl.__version__}")
+        if verbose:
+            from headlong.cli.about import about
+
+            typer.echo("\n".join(about()))
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())

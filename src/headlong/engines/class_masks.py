@@ -3,9 +3,10 @@
     there_i = (allowed is None or i in allowed) and (exclude is None or i not in exclude)
 
 Both are class ids: ``[m]`` for the whole call, or one row of ids per query (``[batch, m]``, padded with -1, or a list of
-lists or sets), in any order, doubles welcome; or a set, booleans ``[vocab]`` or ``[batch, vocab]``, or SciPy's sparse rows
-``[batch, vocab]``, whose stored entries are the classes. A plain array of int64 or int32 is marked and checked by the native
-module in one pass; what that does not take or refuses is gone through here once more, which says what is wrong with it.
+lists or sets), in any order, doubles welcome; or a set, booleans ``[vocab]`` or ``[batch, vocab]``, the same as uint8 bits that
+``numpy.packbits`` packed along the classes, or SciPy's sparse rows ``[batch, vocab]``, whose stored entries are the classes.
+A plain array of int64 or int32 is marked and checked by the native module in one pass; what that does not take or refuses is
+gone through here once more, which says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ def check_some_left(mask: Mask) -> None:
 def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks, int]:
     """``at`` (0 or 1) at the given ids, else the other: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one
     row of ids per query; and the most ones in a row."""
-    if getattr(ids, "dtype", None) is not None and str(ids.dtype) in ("bool", "torch.bool"):
+    ids = _sparse_rows(ids, batch, vocab, name)
+    if str(getattr(ids, "dtype", "")) in ("bool", "torch.bool", "uint8", "torch.uint8"):
         return _of_booleans(as_numpy(ids, name), batch, vocab, name, at)
-    rows = _rows(_sparse_rows(ids, batch, vocab, name), batch, name)
+    rows = _rows(ids, batch, name)
     marked = np.empty((len(rows), vocab), np.uint8)
     if isinstance(rows, np.ndarray) and (left := native.mark(marked, rows, at)) >= 0:
         return marked, left
@@ -91,8 +93,13 @@ def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks
 
 def _of_booleans(given: NDArray[Any], batch: int, vocab: int, name: str, at: int) -> tuple[Marks, int]:
     rows = given[None] if given.ndim == 1 else given
-    if rows.ndim != 2 or rows.shape[1] != vocab or len(rows) not in (1, batch):
-        raise ShapeError(f"{name} is booleans of shape {shape_of(given)}; expected [{vocab}] or [{batch}, {vocab}]")
+    packed = given.dtype != bool
+    wide = -(-vocab // 8) if packed else vocab
+    if rows.ndim != 2 or rows.shape[1] != wide or len(rows) not in (1, batch):
+        kind = "uint8, which is bits as numpy.packbits packs them (ids are of other types)," if packed else "booleans"
+        raise ShapeError(f"{name} is {kind} of shape {shape_of(given)}; expected [{wide}] or [{batch}, {wide}]")
+    if packed:
+        rows = np.unpackbits(rows, axis=1, count=vocab).view(np.bool_)
     marked = np.ascontiguousarray(rows if at else ~rows).view(np.uint8)
     return marked, most_left(marked)
 

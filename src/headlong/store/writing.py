@@ -19,19 +19,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 from headlong.arrays import Array, as_numpy
 from headlong.errors import DtypeError, OptionError, StoreError, cause
 from headlong.store.checksum import KEY, NONE, PIECE, START, Checksum
 from headlong.store.safetensors_dtypes import DTYPES
 
 ALIGNMENT = 64
-ABANDONED = 60.0
-"""Seconds after which a file beside a target that nobody holds is taken to be what a killed writer left."""
+ABANDONED = 3600.0
+"""Seconds without a write after which a file beside a target is taken to be what a killed writer left."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -93,20 +88,22 @@ def _pieces(array: Array) -> Iterator[Array]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file written beside ``path`` and put in its place, on disk for sure, when the block ends without a fault.
+    """A file that takes the place of ``path``, on disk for sure, when the block ends without a fault.
 
-    It has the old file's permissions; what killed writers left beside it is cleared away.
+    It has the old file's permissions. Until then it has no name, where the system has such files, so that a killed writer
+    leaves nothing; elsewhere it lies beside ``path``, and a later writer clears it away.
     """
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         _clear_abandoned(target)
-        with open(beside, "xb") as file:
-            _hold(file)
+        with _unnamed(target.parent) or open(beside, "xb") as file:
             _take_permissions(file, target)
             yield file
             file.flush()
             os.fsync(file.fileno())
+            if not beside.exists():
+                _name(file, beside)
         os.replace(beside, target)
         _sync_folder(target.parent)
     except OSError as error:
@@ -115,15 +112,22 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         beside.unlink(missing_ok=True)
 
 
-def _hold(file: BinaryIO) -> bool:
-    """Lock the file for as long as it is open; False where another writer holds it. A killed writer holds nothing."""
-    if fcntl is None:
-        return False
+def _unnamed(folder: Path) -> BinaryIO | None:
+    """A file of a folder that vanishes with its writer unless it is named; None where the file system has none."""
+    if not os.access("/proc/self/fd", os.X_OK):  # where it gets its name from
+        return None
     try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return os.fdopen(os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666), "wb")
+    except (AttributeError, OSError):  # not Linux; or a file system without them, or a fault that opening by name meets again
+        return None
+
+
+def _name(file: BinaryIO, path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)  # with a folder's handle Python follows the link to the file
+    try:
+        os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _take_permissions(file: BinaryIO, target: Path) -> None:
@@ -132,14 +136,10 @@ def _take_permissions(file: BinaryIO, target: Path) -> None:
 
 
 def _clear_abandoned(target: Path) -> None:
-    """Remove the files of killed writers of ``target``: those that have not been written for a while, and nobody holds."""
+    """Remove the files of killed writers of ``target``: those that nobody has written to for long."""
     for found in target.parent.glob(f".{_literal(target.name)}.{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):  # another writer clears away, too, or the file is not ours
-            if time.time() - found.stat().st_mtime < ABANDONED:
-                continue
-            with open(found, "rb") as file:
-                free = _hold(file)
-            if free:
+            if time.time() - found.stat().st_mtime > ABANDONED:
                 found.unlink()
 
 

@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax (Baharav, Tiwari, Singh, Zhang; NeurIPS 2024): its tables.
+"""AdaptiveSoftmax (Baharav et al., NeurIPS 2024): its tables.
 
 ::
 

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import ExpertsLayer, load_layer
 from headlong.bench.measure import environment, write_run
 from headlong.store import open_file
+from headlong.structured import ExpertsLayer, load_layer
 from studies.papers.doubly_sparse import synthetic as liao2019_synthetic
 from studies.papers.doubly_sparse import tasks as study
 from studies.papers.doubly_sparse.softmax_share import compute

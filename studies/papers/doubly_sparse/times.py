@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong import BlocksLayer, ExpertsLayer, Layer
+from headlong import Layer
 from headlong import compile as compile_layer
 from headlong.bench import rivals
 from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned, processors, write_run
+from headlong.structured import BlocksLayer, ExpertsLayer
 from studies.papers.doubly_sparse.printed import REAL
 
 K, EXPERTS, WIDTH, QUERIES = 10, 64, 16, 256

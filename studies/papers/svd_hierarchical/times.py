@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 
 import headlong as hl
-from headlong import Layer, TreeLayer
+from headlong import Layer
 from headlong.bench import rivals
 from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, write_run
+from headlong.structured import TreeLayer, load_layer
 from studies.papers.svd_hierarchical import hierarchical as study
 from studies.papers.svd_hierarchical import steps
 
@@ -94,7 +95,7 @@ def timed(layers: Iterator[tuple[str, Any]], hidden: Any, threads: int, schedule
 def saved(folder: Path) -> Iterator[tuple[str, Any]]:
     yield "full", Layer.load(Path(os.environ["HEADLONG_DATA"], study.FOLDERS["hierarchical"], "layer.safetensors"))
     for name in study.HEADS:
-        yield name, hl.load_layer(folder / _file(name))
+        yield name, load_layer(folder / _file(name))
 
 
 def main(what: str, folder: str, *out: str) -> None:

@@ -84,18 +84,6 @@ try:
 except StoreError as error:
     print(error)
 """
-KILLED = """
-import os, sys
-from headlong.integrations.llama_cpp import body_file
-write = body_file._write
-def killed(out, facts, tensors):
-    write(out, facts, tensors[:2])
-    out.flush()
-    os.kill(os.getpid(), 9)
-body_file._write = killed
-from headlong.layers.gguf_file import GgufFile
-body_file.body_file(GgufFile(sys.argv[1]), sys.argv[2])
-"""
 
 
 def run(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
@@ -109,16 +97,6 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     done = run(LIMITED, path, cache)
     assert "cannot be written" in done.stdout and done.returncode == 0, done.stderr
     assert files(cache) == []
-
-
-def test_a_killed_writer_leaves_no_body(tmp_path: Path) -> None:
-    path, cache = tiny_gguf.write(tmp_path / "model.gguf"), tmp_path / "cache"
-    assert run(KILLED, path, cache).returncode == -9
-    left = list(cache.iterdir())
-    assert [one.suffix for one in left] == [".tmp"]
-    os.utime(left[0], (1, 1))  # long ago: nobody writes it any more
-    body = body_file(GgufFile(path), cache)
-    assert files(cache) == [body.name]
 
 
 def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:

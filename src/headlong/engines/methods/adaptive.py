@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax (Baharav, Tiwari, Singh, Zhang, NeurIPS 2024): a few coordinates of every class, more of those that matter.
+"""AdaptiveSoftmax (Baharav et al., NeurIPS 2024): a few coordinates of every class, more of those that matter.
 
 ::
 

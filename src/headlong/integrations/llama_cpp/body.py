@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llama_cpp
@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from headlong.errors import OptionError, StoreError, UnsupportedError
 from headlong.integrations.llama_cpp.body_file import ROWS
 from headlong.integrations.llama_cpp.log import listening
-from headlong.integrations.llama_cpp.team import SOFT, dismissal
+from headlong.integrations.llama_cpp.team import Team
 from headlong.links import Link
 
 Singles = NDArray[np.float32]
-Ints = NDArray[np.int32]
 BLOCK = 256
 """Numbers of a hidden vector that llama.cpp rounds with one scale, at most."""
 DEVIATIONS = 8.0
@@ -42,7 +41,7 @@ class Body:
         self.positions = int(llama_cpp.llama_n_ctx_seq(self._context))
         self.largest_batch = int(llama_cpp.llama_n_batch(self._context))
         self._arrays = _Arrays(self.largest_batch, self.dim)
-        self._dismiss = dismissal() if options.get("n_threads", 0) > 1 else None
+        self._team = Team(options.get("n_threads", 0))
 
     def _load(self, path: str | os.PathLike[str], options: dict[str, Any], last_line: Callable[[], str]) -> None:
         self._model: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), llama_cpp.llama_model_default_params())
@@ -68,15 +67,15 @@ class Body:
     def __del__(self) -> None:
         self.close()
 
-    def decode(self, rows: Singles, positions: Ints, sequences: Ints) -> Singles:
+    def decode(self, rows: Singles, positions: Sequence[int], sequences: Sequence[int]) -> Singles:
         """The hidden vectors ``[n, dim]`` of ``n`` rows, at most a batch of them."""
         arrays, count = self._arrays, len(rows)
         arrays.rows[:count], arrays.positions[:count], arrays.sequences[:count] = rows, positions, sequences
         arrays.batch.n_tokens = count
         self._run(arrays.batch)
-        found = np.ctypeslib.as_array(llama_cpp.llama_get_embeddings(self._context), shape=(count, self.dim)).copy()
-        if self._dismiss is not None:
-            self._dismiss(SOFT)
+        found = np.empty((count, self.dim), np.float32)
+        ctypes.memmove(found.ctypes.data, llama_cpp.llama_get_embeddings(self._context), found.nbytes)
+        self._team.release()
         return found
 
     def _run(self, batch: Any) -> None:
@@ -104,7 +103,7 @@ class Body:
         ``rows``  of the first tokens as :meth:`decode` takes them; ``head`` of the same tokens, as llama.cpp has it in the body
         """
         token = len(rows) - 1
-        vector = self.decode(rows[token:], np.zeros(1, np.int32), np.zeros(1, np.int32))[0]
+        vector = self.decode(rows[token:], [0], [0])[0]
         self.keep(0, 0)
         arrays = self._arrays
         batch = arrays.of_ids(token)

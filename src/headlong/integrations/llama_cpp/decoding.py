@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headlong import Layer
 from headlong.errors import IdError, OptionError
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.grammar import Grammar
@@ -48,26 +49,27 @@ class Progress:
 
 
 class Embedding:
-    """Rows of the input embedding as llama.cpp's first layer takes them; each token's is written out once."""
+    """Rows of the input embedding as llama.cpp's first layer takes them: those of a tied head that is written out, else each
+    token's is written out once."""
 
-    def __init__(self, file: GgufFile, vocab: int, dim: int, scale: float) -> None:
+    def __init__(self, file: GgufFile, head: Layer, scale: float) -> None:
+        tied = file.head("lm_head.weight") == EMBEDDING and head.weight.dtype == np.float32
         self._file, self._scale = file, np.float32(scale)
-        self._rows = np.empty((vocab, dim), np.float32)  # memory is taken for rows that were asked for
-        self._known = np.zeros(vocab, bool)
+        self._rows = np.asarray(head.weight) if tied else np.empty((head.vocab, head.dim), np.float32)  # as far as written
+        self._new = None if tied else np.ones(head.vocab, bool)
 
     @property
     def nbytes(self) -> int:
-        """Of the rows that were asked for."""
-        return int(self._known.sum()) * self._rows.shape[1] * self._rows.itemsize
+        """Of the rows that were asked for and are not the head's."""
+        return 0 if self._new is None else int((~self._new).sum()) * self._rows.shape[1] * self._rows.itemsize
 
-    def __call__(self, ids: Any) -> Singles:
-        tokens = np.asarray(ids, np.int64)
-        new = tokens[~self._known[tokens]]
-        if len(new):
-            new = np.unique(new)
-            self._rows[new] = self._file.rows(EMBEDDING, new) * self._scale
-            self._known[new] = True
-        return self._rows[tokens]
+    def __call__(self, tokens: Any) -> Singles:
+        if self._new is not None and (new := self._new[tokens]).any():
+            ids = np.unique(np.asarray(tokens)[new])
+            self._rows[ids] = self._file.rows(EMBEDDING, ids)
+            self._new[ids] = False
+        rows: Singles = self._rows[tokens]
+        return rows if self._scale == 1 else rows * self._scale
 
 
 class Decoder:
@@ -161,7 +163,7 @@ class Decoder:
         return hidden
 
     def _decoded(self, places: Sequence[tuple[int, int, int]]) -> Singles:
-        tokens, positions, sequences = (np.array(column, np.int32) for column in zip(*places, strict=True))
+        tokens, positions, sequences = (list(column) for column in zip(*places, strict=True))
         try:
             return self._body.decode(self._embedding(tokens), positions, sequences)
         except BaseException:  # Ctrl-C, too: what the sequences hold now is not known

@@ -87,7 +87,8 @@ class Head:
         return np.asarray(drawn.ids)[:, 0], np.asarray(drawn.score)[:, 0]
 
     def _took(self, cost: Any) -> None:
-        self.rows, self.bytes = float(np.mean(cost.rows)), float(np.mean(cost.bytes))
+        count = len(cost.rows)
+        self.rows, self.bytes = float(cost.rows.sum()) / count, float(cost.bytes.sum()) / count
 
     def _exponents(self, logits: Any) -> Doubles:
         values = np.asarray(logits, np.float64)

@@ -75,7 +75,7 @@ class Model:
         saved = path.with_name(f"{Path(self.model_path).stem}.{fingerprint(file)}.{eps:g}.{delta:g}.head.safetensors")
         engine = engine_of(layer, saved, threads, eps, delta)
         self._body = Body(path, fields, verbose)
-        embedding = Embedding(file, layer.vocab, layer.dim, scale)
+        embedding = Embedding(file, layer, scale)
         first = np.arange(min(ROWS, layer.vocab))
         self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), first), layer.link)
         self._decoder = Decoder(self._body, embedding, Head(engine), self._sequences)

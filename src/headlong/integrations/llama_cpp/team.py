@@ -1,26 +1,49 @@
 """The threads of llama.cpp while ours read the head.
 
 llama.cpp's layers run in an OpenMP team, whose threads look for more work for milliseconds before they sleep, on the processors
-that the head needs. Where the team is GNU's, it is dismissed after each step and gathered again by the next.
+that the head needs. Where the team is GNU's, our engines work in it, as they do in PyTorch's. Where they cannot, it is
+dismissed after each step and gathered again by the next.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 
 SOFT = 1
 """``omp_pause_soft``: threads go, what they know stays."""
 
 
-def dismissal() -> Callable[[int], int] | None:
-    """What sends the team of the calling thread home; None where llama.cpp has no such team, or cannot be told."""
+class Team:
+    """Of a context with so many threads; :meth:`release` is called after each step."""
+
+    def __init__(self, threads: int) -> None:
+        library = _library() if threads > 1 else None
+        self._joined = library is not None and _joined(library, threads)
+        self._dismiss: Callable[[int], int] | None = getattr(library, "omp_pause_resource_all", None)
+
+    def release(self) -> None:
+        """The processors of a team that is not ours, too: engines join that of the main thread alone."""
+        if self._dismiss is not None and not (self._joined and threading.current_thread() is threading.main_thread()):
+            self._dismiss(SOFT)
+
+
+def _library() -> ctypes.CDLL | None:
+    """The runtime of llama.cpp, visible to the whole process from now on; None where it has another, or none."""
     if not hasattr(os, "RTLD_NOLOAD"):
         return None
     try:
-        library = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)
-        found: Callable[[int], int] = library.omp_pause_resource_all
-    except (OSError, AttributeError):
+        return ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_GLOBAL)
+    except OSError:
         return None
-    return found
+
+
+def _joined(library: ctypes.CDLL, threads: int) -> bool:
+    """Whether engines find this runtime and not another copy (PyTorch has one), with a team of just so many threads."""
+
+    def entry(owner: ctypes.CDLL) -> int | None:
+        return ctypes.cast(owner.GOMP_parallel, ctypes.c_void_p).value
+
+    return entry(ctypes.CDLL(None)) == entry(library) and library.omp_get_max_threads() == threads
