@@ -305,6 +305,17 @@ def test_a_room_that_grew_is_named() -> None:
     assert said.startswith("docs has grown")
 
 
+def test_the_version_is_stated_once() -> None:
+    """In the package; the build and ``tools/release`` read it there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in project["project"] and project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["scikit-build"]["metadata"]["version"]["input"] == "src/headlong/__init__.py"
+    release = runpy.run_path(str(ROOT / "tools/release"), run_name="release")
+    assert release["version"]() == headlong.__version__
+    with pytest.raises(SystemExit, match="FAILED  tag v9"):
+        release["check"]("v9")
+
+
 def test_faults_can_still_be_planted() -> None:
     """``tools/plant_faults.py`` writes a line otherwise: it has to be there, once."""
     faults = tomllib.loads((ROOT / "tools/faults.toml").read_text(encoding="utf-8"))["fault"]
