@@ -7,10 +7,11 @@
 
 10 x 10: ten experts start at random with every class in each, and the net learns with them. 100 x 100: the same, and then each
 of the ten becomes ten, whose gates are drawn anew around their parent's (a hundred whole experts at once would be a hundred
-million weights). An expert that no vector picks becomes half of the busiest one: ``revived`` says how often. ``purity``: the share of an expert's classes that are of its commonest super-class, mean over experts;
-``routed``: the share of an expert's vectors that are of its commonest; ``exact``: experts whose classes are one super-class,
-all of it. The full softmax beside it has a net of its own, and as many steps as the other had in all; not where experts divide.
-A training in which they do keeps its stages in ``runs/liao2019/synthetic`` and goes on there.
+million weights). An expert that no vector picks becomes half of the busiest one: ``revived`` says how often. ``purity``: the
+share of an expert's classes that are of its commonest super-class, mean over experts; ``routed``: the share of an expert's
+vectors that are of its commonest; ``exact``: experts whose classes are one super-class, all of it. The full softmax beside it
+has a net of its own, and as many steps; not where experts divide. A training in which they do keeps its stages in
+``runs/liao2019/synthetic`` and goes on there.
 """
 
 from __future__ import annotations
