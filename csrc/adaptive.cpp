@@ -47,7 +47,12 @@ int64_t count_of(const Arms& arms) {
     return count;
 }
 
-int64_t following(int64_t m, int64_t most) { return std::min(most, std::max<int64_t>(16, (3 * m + 1) / 2)); }
+// The next prefix: the first of ceil(16 * 1.5^i) above m.
+int64_t following(int64_t m, int64_t most) {
+    double length = 16;
+    while (std::ceil(length) <= static_cast<double>(m)) length *= 1.5;
+    return std::min(most, static_cast<int64_t>(std::ceil(length)));
+}
 
 struct Rules {
     double eps, delta, warm, arm, sum;  // eps: of the normaliser, relative

@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--rows", default="", help="only rows that hold this text, such as seed=1")
     train = commands.add_parser("train", help="train a small model, or go on with a run that was stopped")
     train.add_argument("recipe", nargs="?", help="its name or a .toml file; without one: the recipes that there are")
-    train.add_argument("--model", help="lstm, gpt or seq2seq")
+    train.add_argument("--model", help="lstm or seq2seq")
     train.add_argument("--data", help="a data set's name or folder, or a text file")
     train.add_argument("--head", help="the output layer: dense, ...")
     train.add_argument("--option", action="append", default=[], help="table.key=value of the recipe; may be repeated")
@@ -55,7 +55,6 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--json", action="store_true", help="print the whole record")
     harvest = commands.add_parser("harvest", help="a run's output layer, and hidden vectors with their targets")
     harvest.add_argument("run", help="a run's folder, or a checkpoint")
-    harvest.add_argument("--data", help="other data than the run's")
     harvest.add_argument("--out", type=Path, default=Path("harvest"))
     harvest.add_argument("--splits", default="train,valid")
     harvest.add_argument("--rows", type=int, default=8192, help="hidden vectors of each split; 0: all")
@@ -159,7 +158,7 @@ def harvest(asked: argparse.Namespace, threads: int) -> None:
     from studies.models.harvest import Wish, harvest
 
     wish = Wish(tuple(split.strip() for split in asked.splits.split(",")), asked.rows, asked.dtype)
-    sys.stderr.write(f"wrote {harvest(asked.run, asked.out, asked.data, wish, progress)}\n")
+    sys.stderr.write(f"wrote {harvest(asked.run, asked.out, wish, progress)}\n")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, int], None]] = {

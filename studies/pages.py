@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -35,9 +36,15 @@ def tables() -> str:
 
 
 def printed(paper: str) -> str:
-    """Every figure that a study prints."""
+    """Every figure that a study prints and that something of ours stands beside, and what the others are of."""
     found = account(paper, RESULTS)
-    return f"{markdown(CELLS, found)}\n\n{summary(found)}."
+    gone = Counter(
+        cell.what.split(" (")[0].rpartition(", ")[0] or cell.what.split(" (")[0] for cell in found if cell.status == "not run"
+    )
+    named = "; ".join(f"{what} ({count})" if count > 1 else what for what, count in gone.items())
+    more = f"`python -m studies list {paper}` says what each takes"
+    shown = markdown(CELLS, [cell for cell in found if cell.status != "not run"])
+    return f"{shown}\n\n{summary(found)}. Not run: {named}; {more}."
 
 
 def rows(name: str) -> list[Mapping[str, Any]]:
@@ -56,21 +63,71 @@ def provenance() -> str:
 
 
 def adaptive_rates() -> str:
-    """Gain and failures of the published search and its variants on our own layers, and what the failures say of delta."""
+    """Gain and failures of the published search and its variants, and what the failures say of delta."""
     found = []
-    for name in ("mnist", "ptb-lstm", "wikitext2-lstm", "wikitext2-gpt"):
+    for name in ("smollm2-wikitext2", "smollm2-ptb", "mnist", "wikitext2-gpt"):
         for line in rows(f"baharav2024.{name}"):
             got, asked = line["got"], line["setting"]
             rate = f"{got['failures'] / got['queries']:.1%} ({got['rate_above']:.1%} to {got['rate_below']:.1%})"
-            found.append((name, f"{float(asked['delta']):.0%}", asked["variant"], f"{got['gain']:.3g}", rate))
-    return markdown(("layer", "delta", "variant", "gain", "failures, at 95 %"), found)
+            alone = [f"{got[stage]:.3g}" if stage in got else "" for stage in ("argmax_gain", "normaliser_gain")]
+            kinds = [f"{got[kind]:.0f}" if kind in got else "" for kind in ("wrong_argmax", "too_low", "too_high")]
+            shown = (f"{got['gain']:.3g}", *alone, rate, " / ".join(kinds) if kinds[0] else "")
+            found.append((name, f"{float(asked['delta']):.0%}", asked["variant"], *shown))
+    columns = (
+        "layer",
+        "delta",
+        "variant",
+        "gain",
+        "best class alone",
+        "normaliser alone",
+        "failures, at 95 %",
+        "wrong / low / high",
+    )
+    return markdown(columns, found)
+
+
+def authors() -> str:
+    """The authors' cells, from their own rows: gains of the whole and of either stage, and how the failures come about."""
+    runs = json.loads((RESULTS / "baharav2024.logs.json").read_text(encoding="utf-8"))["runs"]
+    found = []
+    for run in runs:
+        if run["data"] == "wikitext2" or run["model"] == "classifier":
+            name = run["data"] if run["model"] == "classifier" else run["model"]
+            gains = [f"{run[key]:.3g}" for key in ("gain", "argmax_gain", "normaliser_gain")]
+            failures = [f"{run[key]:.1f}" for key in ("success", "argmax_right")]
+            found.append((name, run["delta"], str(run["queries"]), *gains, *failures, f"{run['too_low']} / {run['too_high']}"))
+    columns = (
+        "model",
+        "delta",
+        "queries",
+        "gain",
+        "best class alone",
+        "normaliser alone",
+        "success",
+        "argmax right",
+        "p low / high",
+    )
+    return markdown(columns, found)
+
+
+def svd() -> str:
+    """SVD-softmax, plain and weighted, on a language model that people use and on a text recogniser: N = V/10."""
+    found = []
+    for name in ("svd-smollm2", "svd-characters", "svd-lstm"):
+        for line in rows(f"vlasova-softmax.{name}"):
+            got, asked = line["got"], line["setting"]
+            if asked["rows"] == "V/10" and asked["width"] in ("D/16", "D/8", "D/4"):
+                numbers = [f"{got[key]:.4g}" for key in ("top10", "kl", "z_ratio", "loss", "full_loss")]
+                found.append((name.removeprefix("svd-"), asked["rotation"], asked["width"], *numbers))
+    return markdown(("layer", "rotation", "W", "of the ten best", "KL", "Z~ / Z", "loss", "full loss"), found)
 
 
 def experts() -> str:
     """Learned experts and their controls, means over seeds."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for line in rows("liao2019.learned"):
-        groups.setdefault((line["setting"]["task"], line["setting"]["method"]), []).append(line["got"])
+        if line["setting"]["method"] not in ("seeded-8", "seeded-16", "seeded-32"):
+            groups.setdefault((line["setting"]["task"], line["setting"]["method"]), []).append(line["got"])
     found = []
     for (task, method), got in groups.items():
         means = {name: fmean(one[name] for one in got) for name in ("top1", "flops")}
@@ -109,7 +166,8 @@ def hierarchical(part: str = "") -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "study-counts": study_counts, "papers": tables,
-    "provenance": provenance, "adaptive-rates": adaptive_rates, "experts": experts, "heads": heads,
+    "provenance": provenance, "adaptive-rates": adaptive_rates, "adaptive-authors": authors, "svd": svd,
+    "experts": experts, "heads": heads,
     "hierarchical": hierarchical, "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"),
     **{f"printed-{STUDIES[paper].page}": partial(printed, paper) for paper in STUDIES},
 }  # fmt: skip

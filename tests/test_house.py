@@ -199,12 +199,7 @@ def test_the_law_can_be_broken(path: str, source: str) -> None:
     assert breaches(path, source)
 
 
-BEHIND = {
-    "arrays", "bench", "bench.measure", "capacity", "engines.methods.adaptive", "engines.structured.experts",
-    "heads.chunked_loss", "heads.classes", "heads.curve_names", "heads.expert_pruning", "heads.experts", "heads.frequency",
-    "heads.trees", "inspection", "integrations.harvest", "layers.differentiated", "layers.matrix", "layers.structured", "links",
-    "native", "previews.svd", "previews.whitening", "store",
-}  # fmt: skip
+BEHIND = {"bench", "bench.measure", "heads.expert_pruning", "integrations.harvest", "store"}
 """Modules that the studies read behind the public names; nothing is to be added."""
 
 
@@ -308,6 +303,17 @@ def test_a_room_that_grew_is_named() -> None:
     assert now["docs"] == sum(pages) and now["studies"] > 100 and now["tools"] == 0
     (said,) = lines["grown"](now, now | {"docs": sum(pages) - 1})
     assert said.startswith("docs has grown")
+
+
+def test_the_version_is_stated_once() -> None:
+    """In the package; the build and ``tools/release`` read it there."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in project["project"] and project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["scikit-build"]["metadata"]["version"]["input"] == "src/headlong/__init__.py"
+    release = runpy.run_path(str(ROOT / "tools/release"), run_name="release")
+    assert release["version"]() == headlong.__version__
+    with pytest.raises(SystemExit, match="FAILED  tag v9"):
+        release["check"]("v9")
 
 
 def test_faults_can_still_be_planted() -> None:

@@ -81,15 +81,16 @@ class BoundCodes {
         const PreparedCodes all = prepare_codes(codes_, hidden.data(), batch, seed, 1);
         for (const CodeGroup& group : all.groups)
             for (int64_t t = 0; t < codes_.count; ++t) {
-                float some[kLanes * kTile], upper[kTile];
-                const uint8_t* tile = codes_.tiles + t * codes_.layout.bytes;
-                codes_.scan->estimate(tile, codes_.layout, group.passes.data(), static_cast<int>(group.passes.size()), group.lanes, some);
+                alignas(64) float some[kLanes * kTile], upper[kTile], radii[kMostLanes];
+                codes_.scan->estimate(codes_.tile(t), codes_.layout, group.passes.data(), static_cast<int>(group.passes.size()), group.lanes, true, some);
+                const ScanRadii all_radii = radii_of(codes_, &all.queries[group.first], group.n, kappa);
+                codes_.scan->radii(codes_.tile(t), codes_.layout, all_radii, 0, radii, nullptr);
                 for (int q = 0; q < group.n; ++q) {
                     const int64_t to = (group.first + q) * static_cast<int64_t>(padded) + t * kTile;
-                    codes_.scan->reach(some + q * kTile, tile, codes_.layout, radius_of(codes_, all.queries[group.first + q], kappa), -1e38f, upper);
+                    codes_.scan->reach(some + q * kTile, codes_.shares(t), radii[q], -1e38f, upper);
                     for (int i = 0; i < kTile; ++i) {
                         est[to + i] = some[q * kTile + i] + static_cast<float>(all.queries[group.first + q].add);
-                        radius[to + i] = upper[i] - some[q * kTile + i];
+                        radius[to + i] = upper[i] - some[q * kTile + i] + all_radii.constant[q];
                     }
                 }
             }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numeric>
 
 #include "codes/pass.h"
@@ -17,13 +18,17 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kNarrow = 0.5f;        // of radii that may fail: how far below its estimate a class is expected to be at worst
 constexpr int64_t kHeads = 128;        // classes of a query that are scored exactly for its normaliser, about
 constexpr double kMostPoints = 2048;   // that fall during a scan: who needs more draws them later
+constexpr double kMorePoints = 1.15;   // than are expected to be needed: to draw later takes a scan's time for each
+constexpr float kMuchLess = 0.95f;     // of a rate: what other threads are told
+constexpr double kBelow = 1 - 0x1p-10;  // of what is known during a scan: roundings of sums in another order
 constexpr int64_t kPilotTiles = 16;    // at the least, and one of so many at the most: where the edge of the heads is learned
 
 // What one thread knows of the ids of one query: hits, and the k largest lower ends, the least in front.
-struct Found {
+struct alignas(64) Found {
     std::vector<CodeHit> hits;
     std::vector<float> lower;
-    std::vector<int32_t> heads;
+    std::vector<CodeHead> heads;
+    double mass = 0;  // of these heads
     std::vector<CodeDraw> draws;
     bool flooded = false;  // a tile whose gaps are far beyond what some of the tiles showed: its points were not drawn
 };
@@ -36,10 +41,12 @@ struct Scan {
     int threads;
     bool ids, sums;
     float beta = 1;
-    std::vector<ScanRadius> radii{};
+    std::vector<ScanRadii> near{}, wide{};  // of a group: for the k best, and for all classes at once
     std::vector<CodeMasses> masses{};
-    std::vector<Found> found{};  // [query][thread]
-    std::vector<std::atomic<float>> threshold;
+    std::vector<Found> found{};  // [thread][query]
+    std::vector<std::atomic<float>> threshold, rate;  // of each query, as far as the scan is: the k-th largest lower end; of points
+
+    Found& own_found(int64_t thread, int64_t q) { return found[thread * static_cast<int64_t>(all.queries.size()) + q]; }
 
     void raise(Found& own, int64_t q, float lower) {
         const auto greater = std::greater<float>();
@@ -56,17 +63,18 @@ struct Scan {
         if (static_cast<int64_t>(own.lower.size()) == question.k) raise_to(threshold[q], own.lower.front());
     }
 
-    void take_hits(int thread, int64_t q, int64_t tile, const float* est) {
+    void take_hits(int thread, int64_t q, int64_t tile, const float* est, float radius, float constant) {
         alignas(64) float upper[kTile];
         const float least = threshold[q].load(std::memory_order_relaxed);
-        uint64_t hits = codes.scan->reach(est, codes.tiles + tile * codes.layout.bytes, codes.layout, radii[q], least, upper);
+        uint64_t hits = codes.scan->reach(est, codes.shares(tile), radius, least - constant, upper);
         if (hits == 0) return;
         hits &= allowed_in(question, q, codes.rows->vocab, tile);
-        Found& own = found[q * threads + thread];
+        Found& own = own_found(thread, q);
         for (; hits != 0; hits &= hits - 1) {
             const int i = __builtin_ctzll(hits);
-            own.hits.push_back({static_cast<int32_t>(tile * kTile + i), est[i], upper[i]});
-            raise(own, q, est[i] - (radii[q].squared ? kNarrow : 1.f) * (upper[i] - est[i]));
+            const float end = upper[i] + constant;
+            own.hits.push_back({static_cast<int32_t>(tile * kTile + i), est[i], end});
+            raise(own, q, est[i] - (question.delta > 0 ? kNarrow : 1.f) * (end - est[i]));
         }
         if (own.hits.size() % 1024 < 32 && own.hits.size() > 1024) {  // the threshold has risen since the first ones came
             const float now = threshold[q].load(std::memory_order_relaxed);
@@ -74,31 +82,57 @@ struct Scan {
         }
     }
 
-    void take_masses(int thread, int64_t q, int64_t tile, const float* est) {
-        alignas(64) float mass[kTile], gap[kTile];
+    void take_masses(int thread, int64_t q, int64_t tile, const float* est, float part) {
+        alignas(64) float mass[kTile], shared[kTile];
+        float sums[2];
         CodeMasses& own = masses[q];
-        uint64_t heads = codes.scan->masses(est, codes.tiles + tile * codes.layout.bytes, codes.layout, own.radius, beta, own.edge,
-                                            allowed_in(question, q, codes.rows->vocab, tile), mass, gap, &own.sums[2 * tile]);
-        if (own.rate > 0) drop_points(own, tile, mass, gap, found[q * threads + thread]);
-        for (; heads != 0; heads &= heads - 1) found[q * threads + thread].heads.push_back(static_cast<int32_t>(tile * kTile + __builtin_ctzll(heads)));
+        Found& to = own_found(thread, q);
+        uint64_t heads = codes.scan->masses(est, codes.shares(tile), beta, own.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
+        const CodeMasses::Sum sum{sums[0], sums[1], part};
+        own.sums[tile] = sum;
+        if (heads != 0) {
+            for (; heads != 0; heads &= heads - 1) {
+                const int i = __builtin_ctzll(heads);
+                to.heads.push_back({static_cast<int32_t>(tile * kTile + i), std::exp(std::min(80.f, (est[i] - own.edge) * beta))});
+                to.mass += to.heads.back().mass;
+            }
+            lower_rate(q, to.mass);
+        }
+        if (own.most > 0) drop_points(own.key, rate[q].load(std::memory_order_relaxed), sum, tile, mass, shared, to);
     }
 
-    // Points on the gaps of a tile, at distances that are exponential: a Poisson process, so that given their number they are independent.
-    static void drop_points(const CodeMasses& own, int64_t tile, const float* mass, const float* gap, Found& found) {
-        const double total = own.rate * own.sums[2 * tile + 1];
+    // Points are dropped at the rate that a known mass needs, or at a larger one.
+    void lower_rate(int64_t q, double mass) {
+        const auto now = static_cast<float>(masses[q].rate(mass * kBelow) * (1 + 0x1p-20));
+        float old = rate[q].load(std::memory_order_relaxed);
+        if (now > kMuchLess * old) return;
+        while (now < old && !rate[q].compare_exchange_weak(old, now, std::memory_order_relaxed)) {}
+    }
+
+    // Points on the gaps of a tile with marks below `rate`, in the order of their marks: the distances of a Poisson process are exponential.
+    static void drop_points(uint64_t key, double rate, const CodeMasses::Sum& sum, int64_t tile, const float* mass, const float* shared, Found& found) {
+        const double gap = sum.gap(), total = rate * gap;
         if (!(total < kMostPoints)) {
             found.flooded = true;
             return;
         }
-        uint64_t noise = mix(own.key + static_cast<uint64_t>(tile) * 0x9E3779B97F4A7C15u);
-        if ((static_cast<double>(noise >> 11) + 0.5) * 0x1p-53 < 1 - total) return;  // the first is behind the tile: -log u > 1 - u
-        double at = 0, sum = 0;
-        int i = 0;
-        while ((at -= std::log((static_cast<double>(noise >> 11) + 0.5) * 0x1p-53)) < total) {
-            while (i < kTile - 1 && !(at < sum + own.rate * gap[i])) sum += own.rate * gap[i++];
-            noise = mix(noise + 0x9E3779B97F4A7C15u);
-            if (gap[i] > 0) found.draws.push_back({noise, static_cast<int32_t>(tile * kTile + i), mass[i], gap[i]});
+        uint64_t noise = mix(key + static_cast<uint64_t>(tile) * 0x9E3779B97F4A7C15u);
+        const auto uniform = [&] { return (static_cast<double>(noise >> 11) + 0.5) * 0x1p-53; };
+        if (uniform() < 1 - total) return;  // the first is not below: -log u > 1 - u
+        constexpr int kRun = 8;  // classes whose shares are passed in one step
+        float runs[kTile / kRun];
+        for (int r = 0; r < kTile / kRun; ++r) {
+            runs[r] = 0;
+            for (int i = 0; i < kRun; ++i) runs[r] += shared[r * kRun + i];
+        }
+        for (double mark = 0; (mark -= std::log(uniform())) < total; noise = mix(noise + 0x9E3779B97F4A7C15u)) {
             noise = mix(noise ^ 0xD1B54A32D192ED03u);
+            float left = static_cast<float>(uniform()) * sum.shared;
+            int i = 0;
+            for (; i < kTile - kRun && left >= runs[i / kRun]; i += kRun) left -= runs[i / kRun];
+            for (; i < kTile - 1 && left >= shared[i]; ++i) left -= shared[i];
+            while (i > 0 && !(shared[i] > 0)) --i;  // where roundings led beyond the last of them
+            if (shared[i] > 0) found.draws.push_back({static_cast<float>(mark / gap), static_cast<int32_t>(tile * kTile + i), mass[i], shared[i] * sum.part});
         }
     }
 
@@ -106,46 +140,65 @@ struct Scan {
     void learn_edges() {
         const int64_t n = static_cast<int64_t>(all.queries.size()), step = std::max<int64_t>(1, std::min(codes.count / kPilotTiles, kPilotTiles));
         const int64_t tiles = (codes.count + step - 1) / step;
-        std::vector<float> seen(n * tiles * kTile);
-        scan_tiles(codes, all.groups, step, threads, [&](int, const CodeGroup& group, int64_t tile, const float* est) {
+        std::vector<float> seen(n * tiles * kTile), parts(n * tiles);
+        scan_tiles(codes, all.groups, step, threads, [&](int, size_t g, int64_t tile, const float* est) {
+            const CodeGroup& group = all.groups[g];
+            alignas(64) float radii[kMostLanes], part[kMostLanes];
+            codes.scan->radii(codes.tile(tile), codes.layout, wide[g], beta, radii, part);
             for (int q = 0; q < group.n; ++q) {
                 const uint64_t allowed = allowed_in(question, group.first + q, codes.rows->vocab, tile);
                 float* to = &seen[((group.first + q) * tiles + tile / step) * kTile];
                 for (int i = 0; i < kTile; ++i) to[i] = allowed >> i & 1 ? est[q * kTile + i] : kNone;
+                parts[(group.first + q) * tiles + tile / step] = part[q];
             }
         });
-        const std::vector<float> unsorted = question.delta > 0 ? seen : std::vector<float>();
-        const int64_t rank = std::max<int64_t>(2, kHeads / step);
-        for (int64_t q = 0; q < n; ++q) {
-            float* own = &seen[q * tiles * kTile];
-            std::nth_element(own, own + std::min(rank, tiles * kTile - 1), own + tiles * kTile, std::greater<float>());
-            CodeMasses& query = masses[q];
-            query.edge = std::max(own[std::min(rank, tiles * kTile - 1)], -1e30f);
-            if (!(question.delta > 0)) continue;
-            // From the same tiles, how many points a bet is going to take.
-            double known = 0, mass = 0, gaps = 0;
-            for (int64_t t = 0; t < tiles; ++t) {
-                alignas(64) float masses_of[kTile], gaps_of[kTile];
-                float sums_of[2];
-                codes.scan->masses(&unsorted[(q * tiles + t) * kTile], codes.tiles + t * step * codes.layout.bytes, codes.layout, query.radius, beta, query.edge,
-                                   ~uint64_t{0}, masses_of, gaps_of, sums_of);
-                mass += sums_of[0], gaps += sums_of[1];
-            }
-            for (int64_t i = 0; i < rank; ++i) known += std::exp(std::min(80.0, static_cast<double>(own[i] - query.edge) * beta));
-            if (!(gaps > 0) || !std::isfinite(gaps)) continue;
-            const double times = static_cast<double>(step), points = points_for((known + mass) * times, mass * times, gaps * times, question.eps, question.delta / 4, codes.rows->vocab);
-            query.rate = std::min(2.5 * points + 64, kMostPoints) / (gaps * times);
-            query.key = key_of(all.queries[q].hidden, codes.rows->dim, question.seed);
+        const auto rank = static_cast<size_t>(std::max<int64_t>(2, kHeads / step));
+        run_parallel(n < 2 * threads ? 1 : threads, [&, next = std::make_shared<Turns<int64_t>>()](int) {
+            for (int64_t q = (*next)++; q < n; q = (*next)++) learn_edge(q, &seen[q * tiles * kTile], &parts[q * tiles], tiles, step, rank);
+        });
+    }
+
+    // One query's: from estimates [tiles][64], each in the place of `step` of them, the one of rank `rank`; and how many points a bet is going to take.
+    void learn_edge(int64_t q, const float* seen, const float* parts, int64_t tiles, int64_t step, size_t rank) {
+        std::vector<float> best;  // the largest, the least in front
+        for (const float* one = seen; one < seen + tiles * kTile; ++one) {
+            if (best.size() > rank && !(*one > best.front())) continue;
+            if (best.size() > rank) std::pop_heap(best.begin(), best.end(), std::greater<float>()), best.pop_back();
+            best.push_back(*one);
+            std::push_heap(best.begin(), best.end(), std::greater<float>());
         }
+        CodeMasses& query = masses[q];
+        query.edge = std::max(best.front(), -1e30f);
+        if (!(question.delta > 0)) return;
+        double mass = 0, gaps = 0;
+        for (int64_t t = 0; t < tiles; ++t) {
+            alignas(64) float each[kTile], shared[kTile];
+            float sums_of[2];
+            codes.scan->masses(seen + t * kTile, codes.shares(t * step), beta, query.edge, ~uint64_t{0}, each, shared, sums_of);
+            mass += sums_of[0], gaps += CodeMasses::Sum{sums_of[0], sums_of[1], parts[t]}.gap();
+        }
+        const auto times = static_cast<double>(step);
+        if (!(gaps > 0) || !std::isfinite(gaps)) return;
+        query.expect(mass * times, gaps * times, question.eps, question.delta / 4, codes.rows->vocab, kMostPoints);
+        double heads = 0;  // some of those that the scan is going to find
+        for (float one : best) heads += std::exp(std::min(80.f, (one - query.edge) * beta));
+        query.once *= kMorePoints, query.squared *= kMorePoints;
+        rate[q].store(static_cast<float>(query.most));
+        lower_rate(q, heads);
+        query.key = key_of(all.queries[q].hidden, codes.rows->dim, question.seed);
     }
 
     void run() {
         if (sums) learn_edges();
-        scan_tiles(codes, all.groups, 1, threads, [&](int thread, const CodeGroup& group, int64_t tile, const float* est) {
+        scan_tiles(codes, all.groups, 1, threads, [&](int thread, size_t g, int64_t tile, const float* est) {
+            const CodeGroup& group = all.groups[g];
+            alignas(64) float radii[kMostLanes], part[kMostLanes];
+            if (sums) codes.scan->radii(codes.tile(tile), codes.layout, wide[g], beta, radii, part);
+            if (ids) codes.scan->radii(codes.tile(tile), codes.layout, near[g], 0, radii, nullptr);
             for (int q = 0; q < group.n; ++q) {
                 if (!all.queries[group.first + q].usable) continue;
-                if (ids) take_hits(thread, group.first + q, tile, est + q * kTile);
-                if (sums) take_masses(thread, group.first + q, tile, est + q * kTile);
+                if (ids) take_hits(thread, group.first + q, tile, est + q * kTile, radii[q], near[g].constant[q]);
+                if (sums) take_masses(thread, group.first + q, tile, est + q * kTile, part[q]);
             }
         });
     }
@@ -191,16 +244,16 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     const PreparedCodes all = prepare_codes(codes, hidden, n, question.seed, question.threads);
     // A half of what may fail is for the ids, the rest for the intervals of all classes and for the bet.
     const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.k), sums ? delta / 2 : delta);
-    Scan scan{codes, question, all, question.threads, ids, sums, static_cast<float>(e.link_a * question.beta), {}, {}, {}, std::vector<std::atomic<float>>(n)};
+    Scan scan{codes, question, all, question.threads, ids, sums, static_cast<float>(e.link_a * question.beta), {}, {}, {}, {}, std::vector<std::atomic<float>>(n), std::vector<std::atomic<float>>(n)};
     scan.found.resize(n * question.threads);
-    scan.radii.resize(n);
+    for (const CodeGroup& group : all.groups) {
+        if (ids) scan.near.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa));
+        if (sums) scan.wide.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa_of(2.0 * static_cast<double>(e.vocab), delta / 4)));
+    }
     if (sums) scan.masses.resize(n);
     for (int64_t q = 0; q < n; ++q) {
         scan.threshold[q].store(std::numeric_limits<float>::lowest());
-        if (ids) scan.radii[q] = radius_of(codes, all.queries[q], kappa);
-        if (!sums) continue;
-        scan.masses[q].radius = radius_of(codes, all.queries[q], kappa_of(2.0 * static_cast<double>(e.vocab), delta / 4));
-        scan.masses[q].sums.resize(2 * codes.count);
+        if (sums) scan.masses[q].sums.resize(codes.count);
     }
     scan.run();
     std::vector<uint8_t> open(n);
@@ -212,7 +265,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
         if (done && ids) {
             std::vector<CodeHit> hits;
             for (int t = 0; t < question.threads; ++t) {
-                const std::vector<CodeHit>& own = scan.found[q * question.threads + t].hits;
+                const std::vector<CodeHit>& own = scan.own_found(t, q).hits;
                 hits.insert(hits.end(), own.begin(), own.end());
             }
             done = best_of_codes(codes, all, q, question, kappa, std::move(hits), scan.threshold[q].load(), inside, answer);
@@ -221,14 +274,14 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
             CodeMasses& masses = scan.masses[q];
             bool flooded = false;
             for (int t = 0; t < question.threads; ++t) {
-                const std::vector<int32_t>& own = scan.found[q * question.threads + t].heads;
+                const std::vector<CodeHead>& own = scan.own_found(t, q).heads;
                 masses.heads.insert(masses.heads.end(), own.begin(), own.end());
-                const std::vector<CodeDraw>& points = scan.found[q * question.threads + t].draws;
+                const std::vector<CodeDraw>& points = scan.own_found(t, q).draws;
                 masses.draws.insert(masses.draws.end(), points.begin(), points.end());
-                flooded |= scan.found[q * question.threads + t].flooded;
+                flooded |= scan.own_found(t, q).flooded;
             }
             if (flooded) masses.draws.clear();
-            std::sort(masses.heads.begin(), masses.heads.end());
+            std::sort(masses.heads.begin(), masses.heads.end(), [](const CodeHead& a, const CodeHead& b) { return a.id < b.id; });
             done = normaliser_of_codes(codes, all, q, question, masses, delta / 4, inside, answer);
         }
         if (!sums) {  // that of the classes in the answer: a lower bound

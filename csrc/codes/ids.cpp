@@ -19,16 +19,17 @@ float floor_of(double z, double add) {
 }
 
 // The classes of one query that reach a threshold that is known.
-std::vector<CodeHit> scan_again(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const ScanRadius& radius, float threshold,
-                                int threads) {
+std::vector<CodeHit> scan_again(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, float threshold, int threads) {
     std::vector<std::vector<CodeHit>> each(threads);
-    scan_tiles(codes, {all.alone(codes, q)}, 1, threads, [&](int thread, const CodeGroup&, int64_t tile, const float* est) {
-        alignas(64) float upper[kTile];
-        uint64_t found = codes.scan->reach(est, codes.tiles + tile * codes.layout.bytes, codes.layout, radius, threshold, upper);
+    const ScanRadii own = radii_of(codes, &all.queries[q], 1, kappa);
+    scan_tiles(codes, {all.alone(codes, q)}, 1, threads, [&](int thread, size_t, int64_t tile, const float* est) {
+        alignas(64) float upper[kTile], radii[kMostLanes];
+        codes.scan->radii(codes.tile(tile), codes.layout, own, 0, radii, nullptr);
+        uint64_t found = codes.scan->reach(est, codes.shares(tile), radii[0], threshold - own.constant[0], upper);
         if (found != 0) found &= allowed_in(question, q, codes.rows->vocab, tile);
         for (; found != 0; found &= found - 1) {
             const int i = __builtin_ctzll(found);
-            each[thread].push_back({static_cast<int32_t>(tile * kTile + i), est[i], upper[i]});
+            each[thread].push_back({static_cast<int32_t>(tile * kTile + i), est[i], upper[i] + own.constant[0]});
         }
     });
     return joined(each);
@@ -57,7 +58,7 @@ bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, cons
         const bool full = static_cast<int64_t>(answer.best.size()) == question.k;
         const float reach = full ? floor_of(answer.best.back().z, query.add) : std::numeric_limits<float>::lowest();
         if (reach < threshold && turn == 0) {  // the threshold of the scan was too high: it went by estimates
-            hits = scan_again(codes, all, q, question, radius_of(codes, query, kappa), reach, threads);
+            hits = scan_again(codes, all, q, question, kappa, reach, threads);
             answer.bytes += static_cast<double>(codes.count * codes.layout.bytes);
             threshold = reach;
             continue;

@@ -28,7 +28,7 @@ std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int6
                               const std::vector<double>& before, const std::vector<double>& points) {
     const CodeGroup alone = all.alone(codes, q);
     std::vector<Drawn> found;
-    alignas(64) float est[kTile], mass[kTile], gap[kTile];
+    alignas(64) float est[kTile], mass[kTile], shared[kTile];
     int64_t tile = -1, next = 0;
     int place = 0;
     double sum = 0;
@@ -37,25 +37,25 @@ std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int6
         const int64_t in = std::min(next, codes.count - 1);
         if (in != tile) {
             tile = in, place = 0, sum = before[tile];
-            const uint8_t* at = codes.tiles + tile * codes.layout.bytes;
-            codes.scan->estimate(at, codes.layout, alone.passes.data(), static_cast<int>(alone.passes.size()), 1, est);
+            codes.scan->estimate(codes.tile(tile), codes.layout, alone.passes.data(), static_cast<int>(alone.passes.size()), 1, true, est);
             float sums[2];
-            codes.scan->masses(est, at, codes.layout, masses.radius, beta, masses.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, gap, sums);
+            codes.scan->masses(est, codes.shares(tile), beta, masses.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
         }
+        const double part = masses.sums[tile].part;
         int last = -1;
         for (int i = place; i < kTile; ++i) {
-            if (!(gap[i] > 0)) continue;
+            if (!(shared[i] > 0)) continue;
             last = i;
-            if (point < sum + gap[i]) break;
+            if (point < sum + part * shared[i]) break;
             int more = i + 1;
-            while (more < kTile && !(gap[more] > 0)) ++more;
+            while (more < kTile && !(shared[more] > 0)) ++more;
             if (more == kTile) break;  // roundings led beyond the tile
-            sum += gap[i], place = more;
+            sum += part * shared[i], place = more;
         }
         if (last < 0) continue;
         const int32_t id = static_cast<int32_t>(tile * kTile + last);
         if (!found.empty() && found.back().id == id) ++found.back().times;
-        else found.push_back({id, 1, mass[last], gap[last]});
+        else found.push_back({id, 1, mass[last], part * shared[last]});
     }
     return found;
 }
@@ -80,15 +80,15 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
         score_near(e, query.hidden, near, rows, threads);
         answer.rows += static_cast<int64_t>(rows.size());
     };
-    for (int32_t id : masses.heads) rows.push_back({id, 0});
+    for (const CodeHead& head : masses.heads) rows.push_back({head.id, 0});
     score_rows();
     double exact = 0;
     for (const Scored& row : rows) exact += term(row.z);
     std::vector<double> before(codes.count + 1);
     double mass = 0;
     for (int64_t t = 0; t < codes.count; ++t) {
-        mass += masses.sums[2 * t];
-        before[t + 1] = before[t] + masses.sums[2 * t + 1];
+        mass += masses.sums[t].mass;
+        before[t + 1] = before[t] + masses.sums[t].gap();
     }
     const double gaps = before[codes.count], known = exact + mass;
     const auto finish = [&](double sum, double error) {
@@ -103,19 +103,19 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     }
     if (!(delta > 0)) return false;
     Bet bet{known, gaps, aim, 2 / delta};
-    double draws = points_for(known, mass, gaps, aim, delta, e.vocab);
-    std::vector<CodeDraw> fallen = masses.draws;  // points of the scan, in an order that knows nothing of what they fell on
-    std::sort(fallen.begin(), fallen.end(), [](const CodeDraw& a, const CodeDraw& b) { return a.turn < b.turn; });
-    size_t taken = 0;
+    double estimated = mass, draws = 0;
+    for (const CodeHead& head : masses.heads) estimated += head.mass;
     for (uint32_t round = 0; round < 16; ++round) {
-        if (!(static_cast<double>(answer.rows) + draws < static_cast<double>(most_scored(codes)))) return false;
-        const auto wanted = static_cast<size_t>(std::max(0.0, draws)) + 16;
         std::vector<Drawn> drawn;
-        if (fallen.size() - taken >= std::min<size_t>(wanted, 32)) {
-            const size_t stop = std::min(fallen.size(), taken + wanted);
-            for (; taken < stop; ++taken) drawn.push_back({fallen[taken].id, 1, fallen[taken].mass, fallen[taken].gap});
+        if (round == 0) {  // what fell during the scan: how many knows nothing of what they fell on
+            const double rate = masses.rate(estimated);
+            for (const CodeDraw& point : masses.draws)
+                if (point.mark < rate) drawn.push_back({point.id, 1, point.mass, point.gap});
+            std::sort(drawn.begin(), drawn.end(), [](const Drawn& a, const Drawn& b) { return a.id < b.id; });
         } else {
-            drawn = find_drawn(codes, all, q, question, masses, static_cast<float>(scale), before, sorted_points(*e.kernels, masses.key, round, static_cast<int64_t>(wanted), gaps));
+            if (!(static_cast<double>(answer.rows) + draws < static_cast<double>(most_scored(codes)))) return false;
+            const auto wanted = static_cast<int64_t>(std::max(0.0, draws)) + 16;
+            drawn = find_drawn(codes, all, q, question, masses, static_cast<float>(scale), before, sorted_points(*e.kernels, masses.key, round, wanted, gaps));
         }
         rows.resize(drawn.size());
         for (size_t i = 0; i < drawn.size(); ++i) rows[i] = {drawn[i].id, 0};

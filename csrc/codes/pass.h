@@ -10,7 +10,7 @@
 
 namespace headlong {
 
-// visit(thread, group, tile, est) for tiles 0, step, 2 step, ...; est [lanes][64]
+// visit(thread, g, tile, est) for tiles 0, step, 2 step, ... and group g; est [lanes][64]
 template <typename Visit>
 void scan_tiles(const Codes& codes, const std::vector<CodeGroup>& groups, int64_t step, int threads, const Visit& visit) {
     constexpr int64_t kMostRun = 16;
@@ -24,10 +24,10 @@ void scan_tiles(const Codes& codes, const std::vector<CodeGroup>& groups, int64_
             if (first >= count) return;
             for (int64_t t = first; t < stop; ++t) {
                 const int64_t tile = t * step;
-                for (const CodeGroup& group : groups) {
-                    codes.scan->estimate(codes.tiles + tile * codes.layout.bytes, codes.layout, group.passes.data(), static_cast<int>(group.passes.size()),
-                                         group.lanes, est);
-                    visit(thread, group, tile, est);
+                for (size_t g = 0; g < groups.size(); ++g) {
+                    codes.scan->estimate(codes.tile(tile), codes.layout, groups[g].passes.data(), static_cast<int>(groups[g].passes.size()), groups[g].lanes, g == 0,
+                                         est);
+                    visit(thread, g, tile, est);
                 }
             }
         }
@@ -50,32 +50,49 @@ struct CodeHit {
     float est, upper;
 };
 
-// A class that a point fell on, in proportion to its gap, and the order in which points are taken.
+// A class that a point fell on, in proportion to its gap; the mark is the rate from which on it is there.
 struct CodeDraw {
-    uint64_t turn;
+    float mark;
     int32_t id;
     float mass, gap;
 };
 
-// The classes behind a scan that may hold much of the mass; the sums of the others' masses and gaps, tile by tile; and points that fell on
-// the gaps during the scan, `rate` of them for a gap of one on average.
-struct CodeMasses {
-    float edge = 0;
-    double rate = 0;
-    uint64_t key = 0;  // of the points' noise: the query's own
-    ScanRadius radius;
-    std::vector<float> sums;     // [tiles][2]
-    std::vector<int32_t> heads;  // rising
-    std::vector<CodeDraw> draws;
+// A class behind the edge, and its mass as it is estimated.
+struct CodeHead {
+    int32_t id;
+    float mass;
 };
 
-// How many points a bet within `aim` is expected to take where `known` is the sum and `gaps` how far off it may be.
-inline double points_for(double known, double mass, double gaps, double aim, double delta, int64_t vocab) {
-    // A guess of the mean of X^2 by errors that use a part of their radii.
-    const double wide = std::log1p(gaps / mass), used = wide / kappa_of(2.0 * static_cast<double>(vocab), delta), most = std::expm1(wide);
-    const double square = (std::exp(2 * used * used) - 2 * std::exp(used * used / 2) + 1) / (most * most);
-    return 0.95 * draws_for(2 / delta, aim * known / gaps, std::min(0.1, std::max(2e-4, square)));
-}
+// The classes behind a scan that may hold much of the mass; the sums of the others' masses, tile by tile, and how large a part of a mass
+// its gap may be there; and points that fell on the gaps during the scan.
+//
+// Points are a Poisson process of classes and marks: those with marks below `rate` are `rate` of them for a gap of one on average. How many a
+// bet takes falls as the mass that is known grows, and so do the marks that are kept while the scan goes on; what is left at its end does not
+// depend on the order of the tiles.
+struct CodeMasses {
+    float edge = 0;
+    double most = 0;               // the largest rate
+    double once = 0, squared = 0;  // the rate that a bet takes is once / known + squared / known^2
+    uint64_t key = 0;              // of the points' noise: the query's own
+    struct Sum {
+        float mass, shared, part;  // of masses, of shares of them; gap = part * share * mass
+        double gap() const { return shared > 0 ? static_cast<double>(shared) * part : 0; }
+    };
+    std::vector<Sum> sums;        // [tiles]
+    std::vector<CodeHead> heads;  // rising
+    std::vector<CodeDraw> draws;
+
+    double rate(double known) const { return std::min(most, (once + squared / known) / known); }
+    // Where intervals of `gaps` around `mass` are expected, and a bet within `aim`.
+    void expect(double mass, double gaps, double aim, double delta, int64_t vocab, double most_points) {
+        // A guess of the mean of X^2 by errors that use a part of their radii.
+        const double wide = std::log1p(gaps / mass), used = wide / kappa_of(2.0 * static_cast<double>(vocab), delta), largest = std::expm1(wide);
+        const double square = (std::exp(2 * used * used) - 2 * std::exp(used * used / 2) + 1) / (largest * largest);
+        const double odds = 1.9 * (std::log(2 / delta) + 0.8);  // as draws_for has them
+        once = odds * 0.5 / aim, squared = odds * std::min(0.1, std::max(2e-4, square)) * gaps / (aim * aim);
+        most = most_points / gaps;
+    }
+};
 
 // codes/ids.cpp: the k best; false where so many classes are left open that a full scan is better
 bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,

@@ -143,23 +143,25 @@ PreparedCodes prepare_codes(const Codes& codes, const double* hidden, int64_t n,
 
 double kappa_of(double events, double delta) { return delta > 0 ? std::sqrt(2 * std::log(std::max(1.0, events) / delta)) : 0; }
 
-ScanRadius radius_of(const Codes& codes, const CodeQuery& query, double kappa) {
-    ScanRadius radius;
-    radius.squared = kappa > 0;
-    radius.constant = static_cast<float>(query.constant * kUp);
-    for (size_t s = 0; s < codes.segments.size(); ++s) {
-        const CodeSegment& segment = codes.segments[s];
-        const CodeQuery::Segment& own = query.segments[s];
-        if (kappa > 0) {
-            const double step = 0.5 * own.step * segment.code_norm * kappa, norm = kappa * own.norm;
-            radius.error[s] = static_cast<float>(norm * norm / static_cast<double>(segment.coordinates - 1) * kUp);
-            radius.scale[s] = static_cast<float>(step * step * kUp);
-        } else {
-            radius.error[s] = static_cast<float>(own.norm * kUp);
-            radius.scale[s] = static_cast<float>(own.loss * segment.code_norm * kUp);
+ScanRadii radii_of(const Codes& codes, const CodeQuery* queries, int n, double kappa) {
+    ScanRadii all;
+    all.squared = kappa > 0;
+    for (int q = 0; q < n; ++q) {
+        all.constant[q] = static_cast<float>(queries[q].constant * kUp);
+        for (size_t s = 0; s < codes.segments.size(); ++s) {
+            const CodeSegment& segment = codes.segments[s];
+            const CodeQuery::Segment& own = queries[q].segments[s];
+            if (kappa > 0) {
+                const double step = 0.5 * own.step * segment.code_norm * kappa, norm = kappa * own.norm;
+                all.error[s][q] = static_cast<float>(norm * norm / static_cast<double>(segment.coordinates - 1) * kUp);
+                all.scale[s][q] = static_cast<float>(step * step * kUp);
+            } else {
+                all.error[s][q] = static_cast<float>(own.norm * kUp);
+                all.scale[s][q] = static_cast<float>(own.loss * segment.code_norm * kUp);
+            }
         }
     }
-    return radius;
+    return all;
 }
 
 }  // namespace headlong

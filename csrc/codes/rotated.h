@@ -10,7 +10,8 @@
 //     P(error >= kappa sigma_i) <= exp(-kappa^2 / 2),      sigma_i^2 = sum_s |x_s|^2 |e_is|^2 / (n_s - 1) + step_s^2 |scale_is q_is|^2 / 4
 //     |error| <= sum_s |x_s| |e_is| + |x_s - x^_s| |scale_is q_is|,      for certain
 //
-// and roundings are added to both. docs/how.md has the derivation; encode/tiles.py makes the arrays.
+// and roundings are added to both. A tile of classes has the radius of its largest |e_is| and scales, and each class a share of that which
+// its own radius does not exceed, whatever x is: the largest of its |e_is| and scales over the tile's. docs/how.md has the derivation; encode/tiles.py makes the arrays.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,8 @@ struct Codes {
     double lost = 0;       // <hidden - mean, row - centre> is off by at most that times |hidden - mean| in these coordinates
     double most_base = 0;  // the largest |base|
 
+    const uint8_t* tile(int64_t i) const { return tiles + i * layout.bytes; }
+    const float* shares(int64_t i) const { return reinterpret_cast<const float*>(tile(i) + layout.shares); }
     double bytes() const { return static_cast<double>(count * layout.bytes) + static_cast<double>(rows->dim * width * 4); }
 };
 
@@ -84,8 +87,8 @@ PreparedCodes prepare_codes(const Codes& codes, const double* hidden, int64_t n,
 
 // How many standard deviations a rate allows one of `events` to exceed.
 double kappa_of(double events, double delta);
-// The radius at kappa; for certain where kappa is 0.
-ScanRadius radius_of(const Codes& codes, const CodeQuery& query, double kappa);
+// The radii of `n` queries side by side, at kappa; for certain where kappa is 0.
+ScanRadii radii_of(const Codes& codes, const CodeQuery* queries, int n, double kappa);
 
 std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, const Question& question);
 

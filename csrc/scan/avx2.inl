@@ -5,7 +5,6 @@
 #define ANY(mask) (!_mm256_testz_si256((__m256i)(mask), (__m256i)(mask)))
 #define FUSED(a, b, c) (F) _mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c))
 #define INVERSE_ROOT(a) _mm256_rsqrt_ps((__m256)(a))
-#define WIDEN_BFLOATS(p) (F) _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16)
 #define MASK_OF(mask) static_cast<uint64_t>(static_cast<unsigned>(_mm256_movemask_ps((__m256)(mask))))
 #include "kernels/common/vectors.inl"
 #include "scan/common.inl"

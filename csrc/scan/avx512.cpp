@@ -17,7 +17,6 @@ namespace {
 #define SUM(v) _mm512_reduce_add_ps((__m512)(v))
 #define FUSED(a, b, c) (F) _mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c))
 #define INVERSE_ROOT(a) _mm512_rsqrt14_ps((__m512)(a))
-#define WIDEN_BFLOATS(p) (F) _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16)
 #define MASK_OF(mask) static_cast<uint64_t>(_mm512_movepi32_mask((__m512i)(mask)))
 #include "kernels/common/vectors.inl"
 #include "scan/common.inl"
@@ -49,7 +48,7 @@ constexpr int AT_ONCE(int lanes) { return lanes <= 4 ? 4 : 2; }
 }  // namespace
 
 const ScanKernels* avx512_scan() {
-    static const ScanKernels all = {estimate, reach, masses, rotate};
+    static const ScanKernels all = {estimate, radii, reach, masses, rotate};
     return &all;
 }
 

@@ -3,8 +3,6 @@
 
 constexpr float kMassError = 0x1p-14f;  // of a mass, relatively: exponents of up to 88 in float32, and what vexp is off
 
-typedef uint16_t H __attribute__((vector_size(LANES * 2)));
-
 inline F fused(F a, F b, F c) {
 #ifdef FUSED
     return FUSED(a, b, c);
@@ -24,16 +22,6 @@ inline F root(F a) {
     return out;
 #endif
 }
-// Error norms in bfloat16.
-inline F load_error(const uint8_t* from) {
-#ifdef WIDEN_BFLOATS
-    return WIDEN_BFLOATS(from);
-#else
-    H half;
-    std::memcpy(&half, from, sizeof half);
-    return floats((I)(__builtin_convertvector(half, U) << 16));
-#endif
-}
 inline F load_bytes(const uint8_t* from) {
     F v;
     std::memcpy(&v, from, sizeof v);
@@ -49,69 +37,52 @@ inline uint64_t which(I mask) {
 #endif
 }
 
-// The radii of LANES classes from `first` on: their squares where `Squared`.
-template <bool Squared>
-inline F radii_of(const uint8_t* tile, const TileLayout& layout, const ScanRadius& radius, int64_t first) {
-    F sum = F{};
-    for (int s = 0; s < layout.segments; ++s) {
-        F error = load_error(tile + layout.errors + (s * kTile + first) * 2), scale = load_bytes(tile + layout.scales + (s * kTile + first) * 4);
-        if (Squared) error *= error, scale *= scale;
-        sum = fused(error, splat(radius.error[s]), fused(scale, splat(radius.scale[s]), sum));
+void radii(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* gaps) {
+    float largest[2 * kMostSegments];
+    std::memcpy(largest, tile + layout.largest, static_cast<size_t>(layout.segments) * 8);
+    if (all.squared)
+        for (int i = 0; i < 2 * layout.segments; ++i) largest[i] *= largest[i];
+    for (int64_t v = 0; v < kMostLanes; v += LANES) {
+        F sum = F{};
+        for (int s = 0; s < layout.segments; ++s)
+            sum = fused(splat(largest[2 * s]), load(&all.error[s][v]), fused(splat(largest[2 * s + 1]), load(&all.scale[s][v]), sum));
+        const F own = all.squared ? root(sum) : sum;
+        store(radii + v, own);
+        if (gaps == nullptr) continue;
+        const F high = (own + load(&all.constant[v])) * beta;
+        store(gaps + v, pick((I)(high < splat(87.f)), vexp(high) - 1.f + kMassError, splat(kInfinity)));
     }
-    return sum;
 }
 
-template <bool Squared>
-uint64_t reach_of(const float* est, const uint8_t* tile, const TileLayout& layout, const ScanRadius& radius, float least, float* upper) {
+uint64_t reach(const float* est, const float* shares, float radius, float least, float* upper) {
     uint64_t found = 0;
-    F sums[kTile / LANES];
     for (int64_t v = 0; v < kTile / LANES; ++v) {
-        const F sum = radii_of<Squared>(tile, layout, radius, v * LANES), e = load(est + v * LANES) + radius.constant;
-        sums[v] = sum;
-        const F gap = least - e;  // reached where sqrt(sum) >= gap, without the root
-        const I mask = Squared ? (I)(gap * vmax(gap, -gap) <= sum) : (I)(gap <= sum);
-        found |= which(mask) << (v * LANES);
+        const F end = fused(load(shares + v * LANES), splat(radius), load(est + v * LANES));
+        store(upper + v * LANES, end);
+        found |= which((I)(end >= splat(least))) << (v * LANES);
     }
-    if (found == 0) return 0;
-    for (int64_t v = 0; v < kTile / LANES; ++v)
-        store(upper + v * LANES, load(est + v * LANES) + radius.constant + (Squared ? root(sums[v]) : sums[v]));
     return found;
 }
 
-uint64_t reach(const float* est, const uint8_t* tile, const TileLayout& layout, const ScanRadius& radius, float least, float* upper) {
-    return radius.squared ? reach_of<true>(est, tile, layout, radius, least, upper) : reach_of<false>(est, tile, layout, radius, least, upper);
-}
-
-template <bool Squared>
-uint64_t masses_of(const float* est, const uint8_t* tile, const TileLayout& layout, const ScanRadius& radius, float beta, float edge, uint64_t keep,
-                   float* mass, float* gap, float sums[2]) {
+uint64_t masses(const float* est, const float* shares, float beta, float edge, uint64_t keep, float* mass, float* shared, float sums[2]) {
     uint64_t above = 0;
-    F all = F{}, gaps = F{};
+    F all = F{}, parts = F{};
     for (int64_t v = 0; v < kTile / LANES; ++v) {
         const F e = load(est + v * LANES);
-        const F sum = radii_of<Squared>(tile, layout, radius, v * LANES), r = (Squared ? root(sum) : sum) + radius.constant;
-        I over = (I)(e >= splat(edge)), gone = over;
-        above |= which(over) << (v * LANES);
+        I gone = (I)(e >= splat(edge));
+        above |= which(gone) << (v * LANES);
         if (keep != ~uint64_t{0})
             for (int i = 0; i < LANES; ++i)
                 if (!(keep >> (v * LANES + i) & 1)) gone[i] = -1;
-        const F low = (e - edge) * beta, high = low + r * beta;
-        F m = pick(gone, F{}, vexp(low)), g = pick(gone, F{}, vexp(high) - m + m * kMassError);
-        g = pick((I)(high > splat(87.f)) & ~gone, splat(kInfinity), g);
+        const F m = pick(gone, F{}, vexp((e - edge) * beta)), part = m * load(shares + v * LANES);
         store(mass + v * LANES, m);
-        store(gap + v * LANES, g);
+        store(shared + v * LANES, part);
         all += m;
-        gaps += g;
+        parts += part;
     }
     sums[0] = sum_lanes(all);
-    sums[1] = sum_lanes(gaps);
+    sums[1] = sum_lanes(parts);
     return above & keep;
-}
-
-uint64_t masses(const float* est, const uint8_t* tile, const TileLayout& layout, const ScanRadius& radius, float beta, float edge, uint64_t keep,
-                float* mass, float* gap, float sums[2]) {
-    return radius.squared ? masses_of<true>(est, tile, layout, radius, beta, edge, keep, mass, gap, sums)
-                          : masses_of<false>(est, tile, layout, radius, beta, edge, keep, mass, gap, sums);
 }
 
 typedef double D __attribute__((vector_size(LANES * 4)));  // half as many as of floats

@@ -56,12 +56,12 @@ inline void add_quad(const uint8_t* group, const int8_t* x, Sum (&sums)[Lanes][V
 }
 
 template <int Bits, int Lanes, int Vectors>
-inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, float* est) {
+inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, bool ask, float* est) {
     Sum sums[Lanes][Vectors] = {}, others[Lanes][Vectors] = {};  // of one query, two sums in turns: each waits for its last
     auto& odd = Lanes == 1 ? others : sums;
     const int8_t* x = pass.x;
     for (int64_t g = 0; g < groups; ++g, codes += Bits * kTile * 4, x += 32 * Lanes) {
-        if (Lanes == 1) ahead(codes, Bits * Vectors * LANES * 4);
+        if (ask) ahead(codes, Bits * kTile * 4);
         add_quad<Bits, Lanes, Vectors, 0>(codes, x, sums);
         add_quad<Bits, Lanes, Vectors, 1>(codes, x, odd);
         add_quad<Bits, Lanes, Vectors, 2>(codes, x, sums);
@@ -83,29 +83,30 @@ inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int
 }
 
 template <int Lanes>
-void estimate_lanes(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, float* est) {
+void estimate_lanes(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, bool fresh, float* est) {
     constexpr int kVectors = AT_ONCE(Lanes), kStep = kVectors * LANES;
     for (int q = 0; q < Lanes; ++q) std::memcpy(est + q * kTile, tile + layout.bases, kTile * 4);
     for (int p = 0; p < count; ++p) {
         const TileSegment& segment = layout.segment[passes[p].segment];
+        const bool again = !fresh || (p > 0 && passes[p - 1].segment == passes[p].segment);
         const uint8_t* scales = tile + layout.scales + passes[p].segment * kTile * 4;
         for (int64_t first = 0; first < kTile; first += kStep) {
             const uint8_t* codes = tile + segment.at + first * 4;
-#define HEADLONG_BITS(b) case b: add_segment<b, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, est + first); break;
+#define HEADLONG_BITS(b) case b: add_segment<b, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, !again && first == 0, est + first); break;
             switch (segment.bits) {
                 HEADLONG_BITS(1) HEADLONG_BITS(2) HEADLONG_BITS(3) HEADLONG_BITS(4) HEADLONG_BITS(5) HEADLONG_BITS(6)
-                default: add_segment<8, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, est + first);
+                default: add_segment<8, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, !again && first == 0, est + first);
             }
 #undef HEADLONG_BITS
         }
     }
 }
 
-void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, float* est) {
+void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, bool fresh, float* est) {
     switch (lanes) {
-        case 1: return estimate_lanes<1>(tile, layout, passes, count, est);
-        case 2: return estimate_lanes<2>(tile, layout, passes, count, est);
-        case 4: return estimate_lanes<4>(tile, layout, passes, count, est);
-        default: return estimate_lanes<8>(tile, layout, passes, count, est);
+        case 1: return estimate_lanes<1>(tile, layout, passes, count, fresh, est);
+        case 2: return estimate_lanes<2>(tile, layout, passes, count, fresh, est);
+        case 4: return estimate_lanes<4>(tile, layout, passes, count, fresh, est);
+        default: return estimate_lanes<8>(tile, layout, passes, count, fresh, est);
     }
 }

@@ -24,7 +24,7 @@ int code_of(const uint8_t* codes, int bits, int64_t c, int64_t j) {
     return code;
 }
 
-void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, float* est) {
+void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, bool, float* est) {
     for (int q = 0; q < lanes; ++q) std::memcpy(est + q * kTile, tile + layout.bases, kTile * 4);
     for (int p = 0; p < count; ++p) {
         const TileSegment& segment = layout.segment[passes[p].segment];
@@ -47,7 +47,7 @@ void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* pas
 }  // namespace
 
 const ScanKernels* portable_scan() {
-    static const ScanKernels all = {estimate, reach, masses, rotate};
+    static const ScanKernels all = {estimate, radii, reach, masses, rotate};
     return &all;
 }
 

@@ -1,7 +1,8 @@
 // The scan: one pass over the codes of all classes, for some queries at a time.
 //
-// Classes stand in tiles of 64, each one run of bytes: the codes of every segment, then a scale for each segment and class (float32), an
-// error norm (bfloat16, rounded up), and the bases (float32). A segment of n coordinates and b bits has ceil(n / 32) groups of b
+// Classes stand in tiles of 64, each one run of bytes: the codes of every segment, then in float32 a scale for each segment and class, the
+// bases, the share of the tile's radius that no radius of a class exceeds, and of each segment the largest error norm and scale of the
+// tile's classes (filled up to 64 bytes). A segment of n coordinates and b bits has ceil(n / 32) groups of b
 // words of 64 x 4 bytes: four for the upper half byte of every code if b has one, two for two bits, one for one bit; quad g of the
 // eight quads of a group is in bits 4 (g % 2), 2 (g % 4), g of the bytes of word g / 2, g / 4, 0. Codes of 8 bits are plain bytes.
 // The code u of b bits means the odd integer 2 u - (2^b - 1).
@@ -15,6 +16,7 @@ constexpr int64_t kTile = 64;        // classes of a tile
 constexpr int kMostSegments = 16;
 constexpr int kMostPasses = 2 * kMostSegments;
 constexpr int kLanes = 8;           // queries that are read side by side, at most
+constexpr int kMostLanes = 16;           // numbers of as many queries, filled up to the widest register
 
 struct TileSegment {
     int bits;
@@ -25,7 +27,7 @@ struct TileSegment {
 struct TileLayout {
     int segments = 0;
     TileSegment segment[kMostSegments];
-    int64_t scales = 0, errors = 0, bases = 0, bytes = 0;  // where they are in a tile, and how long it is
+    int64_t scales = 0, bases = 0, shares = 0, largest = 0, bytes = 0;  // where they are in a tile, and how long it is
 
     // Counts the bytes of a tile; `bits` and `coordinates` of each segment.
     void set(int count, const int* bits, const int64_t* coordinates) {
@@ -36,9 +38,10 @@ struct TileLayout {
             at += segment[s].groups * bits[s] * kTile * 4;
         }
         scales = at;
-        errors = scales + count * kTile * 4;
-        bases = errors + count * kTile * 2;
-        bytes = bases + kTile * 4;
+        bases = scales + count * kTile * 4;
+        shares = bases + kTile * 4;
+        largest = shares + kTile * 4;
+        bytes = largest + (count * 8 + 63) / 64 * 64;
     }
 };
 
@@ -50,22 +53,24 @@ struct ScanPass {
     const float* step;     // [lanes]
 };
 
-// How far off the estimates of one query are: a sum over segments of error * norm + scale * loss, or the root of such a sum of squares.
-struct ScanRadius {
+// How far off the estimates of a tile are for queries side by side, query after query (zeros where there is none): of the tile's largest
+// numbers a sum over segments of error * norm + scale * loss, or the root of such a sum of squares. Each class has its share of that, and the
+// constant, which is roundings.
+struct ScanRadii {
     bool squared = true;
-    float error[kMostSegments], scale[kMostSegments];
-    float constant = 0;  // added to every radius: roundings
+    float error[kMostSegments][kMostLanes] = {}, scale[kMostSegments][kMostLanes] = {}, constant[kMostLanes] = {};
 };
 
 struct ScanKernels {
-    // The estimates [lanes][64] of a tile; lanes is 1, 2, 4 or 8.
-    void (*estimate)(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, float* est);
-    // Which classes of a tile have an upper end, estimate + radius, of `least` or more, one bit each. upper: those ends, where any bit is set.
-    uint64_t (*reach)(const float* est, const uint8_t* tile, const TileLayout& layout, const ScanRadius& radius, float least, float* upper);
-    // Of the classes with an estimate below `edge`, mass = exp(beta * (est - edge)) and gap = exp(beta * (est + radius - edge)) - mass; zeros for
-    // the others, for those that `keep` (one bit each) leaves out. sums: of both. Returns which are at `edge` or above.
-    uint64_t (*masses)(const float* est, const uint8_t* tile, const TileLayout& layout, const ScanRadius& radius, float beta, float edge, uint64_t keep,
-                       float* mass, float* gap, float sums[2]);
+    // The estimates [lanes][64] of a tile; lanes is 1, 2, 4 or 8. fresh: no cache is expected to have it, what follows is asked for ahead.
+    void (*estimate)(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, bool fresh, float* est);
+    // The tile's radii [kMostLanes], query after query; and, where `gaps` is not null, exp(beta * (radius + constant)) - 1 of them, rounded up.
+    void (*radii)(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* gaps);
+    // Which classes of a tile have an upper end, estimate + share * radius, of `least` or more, one bit each. upper: those ends, where any bit is set.
+    uint64_t (*reach)(const float* est, const float* shares, float radius, float least, float* upper);
+    // mass = exp(beta * (est - edge)) of the classes with an estimate below `edge`; zeros for the others, and for those that `keep` (one bit
+    // each) leaves out; and share * mass. sums: of both. Returns which are at `edge` or above.
+    uint64_t (*masses)(const float* est, const float* shares, float beta, float edge, uint64_t keep, float* mass, float* shared, float sums[2]);
     // Columns first .. stop - 1, multiples of 32, of x [n][width] = d [n][dim] @ rotation [dim][width]: sums of 8 products in float32 are summed in float64.
     void (*rotate)(const float* rotation, int64_t dim, int64_t width, int64_t first, int64_t stop, const float* d, int64_t n, float* x);
 };

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from headlong.errors import DataError
 from studies.data.digits import load_mnist
 from studies.data.files import DataFile, DataSet, data_root, verify
-from studies.data.text import Corpus, Vocabulary, load_plain, load_splits, recoded
+from studies.data.text import load_plain, load_splits
 from studies.data.translation import load_pairs
 
 DATA_SETS = {
@@ -69,22 +69,14 @@ class Loaded(NamedTuple):
     licence: str
 
 
-def load(
-    name: str | os.PathLike[str], root: str | os.PathLike[str] | None = None, vocabulary: Vocabulary | None = None
-) -> Loaded:
-    """A registered name, a path that ends in one, or the user's own text; ``root`` defaults to ``HEADLONG_DATA``.
-
-    With ``vocabulary`` text comes in its ids and not in those of the text's own words.
-    """
+def load(name: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Loaded:
+    """A registered name, a path that ends in one, or the user's own text; ``root`` defaults to ``HEADLONG_DATA``."""
     path = Path(name)
     row = DATA_SETS.get(path.name)
     if row is None:
         if path.exists():
-            return Loaded(path.name, "text", load_plain(path, vocabulary), "the user's own")
+            return Loaded(path.name, "text", load_plain(path), "the user's own")
         raise DataError(f"{os.fspath(name)} is neither a file nor a data set; known are {', '.join(DATA_SETS)}")
     folder = path if os.fspath(name) != row.name else data_root(root) / row.name
     verify(row, folder)
-    content = row.loader(folder, row.files)
-    if vocabulary is not None and isinstance(content, Corpus):
-        content = recoded(content, vocabulary)
-    return Loaded(row.name, row.kind, content, row.licence)
+    return Loaded(row.name, row.kind, row.loader(folder, row.files), row.licence)

@@ -78,22 +78,13 @@ def stream(text: str, end: str = END) -> Iterator[str]:
         yield end
 
 
-def build(train: str, valid: str, test: str, vocabulary: Vocabulary | None = None) -> Corpus:
-    """A corpus from three texts; the vocabulary is that of the training text, or the one given."""
-    if vocabulary is None:
-        vocabulary = Vocabulary.count(stream(train))
-        known = vocabulary.ids.keys()
-        if any(word not in known for text in (valid, test) for word in stream(text)):
-            vocabulary = vocabulary.with_unknown()
+def build(train: str, valid: str, test: str) -> Corpus:
+    """A corpus from three texts, in the words of the first."""
+    vocabulary = Vocabulary.count(stream(train))
+    known = vocabulary.ids.keys()
+    if any(word not in known for text in (valid, test) for word in stream(text)):
+        vocabulary = vocabulary.with_unknown()
     return Corpus(vocabulary, *(vocabulary.encode(stream(text)) for text in (train, valid, test)))
-
-
-def recoded(corpus: Corpus, vocabulary: Vocabulary) -> Corpus:
-    """The same text in the ids of another vocabulary; what became ``<unk>`` in its own stays that."""
-    if corpus.vocabulary.words == vocabulary.words:
-        return corpus
-    ids = vocabulary.encode(corpus.vocabulary.words)
-    return Corpus(vocabulary, ids[corpus.train], ids[corpus.valid], ids[corpus.test])
 
 
 def load_splits(folder: Path, layout: tuple[DataFile, ...]) -> Corpus:
@@ -102,7 +93,7 @@ def load_splits(folder: Path, layout: tuple[DataFile, ...]) -> Corpus:
     return build(train, valid, test)
 
 
-def load_plain(path: str | os.PathLike[str], vocabulary: Vocabulary | None = None) -> Corpus:
+def load_plain(path: str | os.PathLike[str]) -> Corpus:
     """The user's own text: one file, cut 90 : 5 : 5 at line ends, or a folder with train, valid and test ``.txt``."""
     where = Path(path)
     if where.is_dir():
@@ -111,12 +102,11 @@ def load_plain(path: str | os.PathLike[str], vocabulary: Vocabulary | None = Non
         if missing:
             raise DataError(f"{where} has no {', '.join(missing)}; expected {', '.join(names)}, or give one text file")
         train, valid, test = (read_text(where / name) for name in names)
-        return build(train, valid, test, vocabulary)
+        return build(train, valid, test)
     lines = read_text(where).rstrip("\n").split("\n")
     if len(lines) < 3:
         raise DataError(f"{where} has {len(lines)} line(s); expected 3 or more, to cut into train, valid and test")
     held = max(1, len(lines) // 20)
     parts = lines[: -2 * held], lines[-2 * held : -held], lines[-held:]
     train, valid, test = ("\n".join(part) + "\n" for part in parts)
-    return build(train, valid, test, vocabulary)
-
+    return build(train, valid, test)

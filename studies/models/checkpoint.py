@@ -3,8 +3,7 @@
     model.NAME       parameters (each once, also where tied) and buffers
     optimiser.I.KEY  the optimiser's memory of parameter I
     state.I          the recurrent state in front of the next batch
-    words            the names of the classes, as JSON: other data is read in them
-    metadata         the recipe, the data's checksum, epoch and step, the epoch's sum so far, the history
+    metadata         the recipe, epoch and step, the epoch's sum so far, the history
 
 The file is replaced whole or not at all, so a run that is killed while it saves, or whose disk is full, keeps the
 checkpoint before. Random numbers need no saving: each step seeds them with its own number.
@@ -19,14 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headlong.errors import MalformedFileError, MissingTensorError, OptionError, ShapeError
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 from studies.data import DATA_SETS
-from studies.data.identity import Words
 from studies.models.backbones.base import State
 from studies.models.jobs import Job
 from studies.models.optimisers import optimiser_tensors, restore_optimiser
@@ -59,14 +56,12 @@ def save_checkpoint(path: Path, job: Job, optimiser: torch.optim.Optimizer | Non
     if optimiser is not None:
         tensors |= {f"optimiser.{name}": value for name, value in optimiser_tensors(optimiser).items()}
     tensors |= {f"state.{index}": value.contiguous() for index, value in enumerate(state)}
-    tensors["words"] = np.frombuffer(json.dumps({"words": job.words}).encode(), np.uint8)
     recipe = job.recipe
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
         "name": recipe.name,
         "recipe": json.dumps(recipe.as_dict() | {"data": _absolute(recipe.data)}),
-        "data": job.checksum,
         "progress": json.dumps(dataclasses.asdict(progress)),
     }
     write_file(path, tensors, metadata)
@@ -88,14 +83,6 @@ def _absolute(data: str) -> str:
     return os.path.abspath(data) if data not in DATA_SETS and os.path.exists(data) else data
 
 
-def words_in(file: TensorFile) -> Words:
-    """The names of the classes."""
-    found = json_object(file.read("words").tobytes(), f"{file.name}: words").get("words")
-    if not isinstance(found, list) or not found or not all(isinstance(side, list) for side in found):
-        raise MalformedFileError(f"{file.name}: its words cannot be read; expected lists of the names of the classes")
-    return tuple(tuple(map(str, side)) for side in found)
-
-
 def load_weights(file: TensorFile, model: nn.Module) -> None:
     """Copy the file's parameters and buffers into ``model``; nothing is copied where one of them does not fit."""
     mine = named_tensors(model)
@@ -111,54 +98,13 @@ def load_weights(file: TensorFile, model: nn.Module) -> None:
         mine[name].copy_(value)
 
 
-@dataclass(frozen=True)
-class Paused:
-    """A short training that can be stopped; the caller knows what is trained, on what, and for how long.
-
-    ::
-
-        for step in range(paused.begin(), steps):      # 0, or where ``file`` left off; nothing is kept where it is None
-            torch.manual_seed(step)                    # a batch draws by its own number, not by what was drawn before
-            ...
-            paused.done(step + 1)
-    """
-
-    file: Path | None
-    model: nn.Module
-    optimiser: torch.optim.Optimizer
-    every: int = 10
-
-    def begin(self) -> int:
-        """The steps that the file has behind it, with model and optimiser as they were then."""
-        if self.file is None or not self.file.is_file():
-            return 0
-        file = open_file(self.file)
-        load_weights(file, self.model)
-        _load_optimiser(file, self.optimiser)
-        return int(file.metadata["steps"])
-
-    def done(self, steps: int) -> None:
-        """Write, after every ``every`` steps."""
-        if self.file is None or steps % self.every:
-            return
-        tensors = {f"model.{name}": value.contiguous() for name, value in named_tensors(self.model).items()}
-        tensors |= {f"optimiser.{name}": value.contiguous() for name, value in optimiser_tensors(self.optimiser).items()}
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self.file, tensors, {"steps": str(steps)})
-
-
 def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer) -> tuple[State, Progress]:
-    """Continue from ``path``; OptionError where it belongs to another recipe or to other data."""
+    """Continue from ``path``; OptionError where it belongs to another recipe."""
     file, plain, progress = open_checkpoint(path)
     mine = json.loads(json.dumps(job.recipe.as_dict()))
     # not where the data lie, but what they are has to be the same
     if {**plain, "data": "", "name": ""} != {**mine, "data": "", "name": ""}:
         raise OptionError(f"{path} is a run of another recipe; give another folder with --out, or remove this one")
-    if file.metadata.get("data") != job.checksum:
-        raise OptionError(
-            f"{path} is a run on data that changed since: {job.data.name} is different now; restore the old data, or give "
-            "another folder with --out"
-        )
     load_weights(file, job.model)
     _load_optimiser(file, optimiser)
     count = sum(name.startswith("state.") for name in file.tensors)

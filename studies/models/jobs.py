@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -17,11 +16,9 @@ import torch
 from headlong.errors import DataError, OptionError
 from headlong.heads import build_head
 from studies.data import Loaded, load
-from studies.data.identity import Words, checksum_of, words_of
 from studies.data.text import END, Corpus
 from studies.data.translation import START, Pairs
 from studies.models.backbones.base import Backbone, Model
-from studies.models.backbones.gpt import Gpt, GptOptions
 from studies.models.backbones.lstm import Lstm, LstmOptions
 from studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
 from studies.models.feeds import Feed, PairFeed, TextFeed
@@ -41,7 +38,6 @@ class Kind(NamedTuple):
 
 MODELS: dict[str, Kind] = {
     "lstm": Kind("text", LstmOptions, Lstm),
-    "gpt": Kind("text", GptOptions, Gpt),
     "seq2seq": Kind("pairs", Seq2SeqOptions, Seq2Seq),
 }
 
@@ -58,19 +54,11 @@ class Job:
     test: Feed
 
     @property
-    def words(self) -> Words:
-        """What the numbers mean that the model reads and answers with."""
-        return words_of(self.data.content)
-
-    @property
     def classes(self) -> tuple[str, ...]:
         """The name of each class."""
-        return self.words[-1]
-
-    @cached_property
-    def checksum(self) -> str:
-        """Of everything that the model is trained and measured on."""
-        return checksum_of(self.data.content)
+        content = self.data.content
+        words: tuple[str, ...] = (content.vocabulary if isinstance(content, Corpus) else content.target).words
+        return words
 
 
 def build_job(recipe: Recipe, data: Loaded | None = None) -> Job:
@@ -84,15 +72,8 @@ def build_job(recipe: Recipe, data: Loaded | None = None) -> Job:
     options = options_from(kind.options, recipe.model_options, "model")
     torch.manual_seed(recipe.training.seed)
     sizes, vocab = _sizes(data.content)
-    if vocab < 2:
-        raise DataError(f"{data.name} has a vocabulary of {vocab}; expected two classes or more: there is nothing to learn")
-    try:
-        backbone = kind.build(options, *sizes)
-        model = Model(backbone, build_head(recipe.head, backbone.dim, vocab, backbone.tied(), **recipe.head_options))
-    except (RuntimeError, MemoryError) as error:
-        if "memory" not in f"{type(error).__name__} {error}".lower():
-            raise
-        raise OptionError(f"a model of {dict(recipe.model_options)} does not fit into memory; make it smaller") from error
+    backbone = kind.build(options, *sizes)
+    model = Model(backbone, build_head(recipe.head, backbone.dim, vocab, backbone.tied(), **recipe.head_options))
     train = _training_feed(data.content, recipe.training)
     valid, test = (measured_feed(data.content, split, recipe.training) for split in ("valid", "test"))
     return Job(recipe, data, model, train, valid, test)
@@ -130,14 +111,6 @@ def harvested_feed(content: Any, split: str, training: Training) -> Feed:
     if isinstance(content, Pairs):
         return PairFeed(getattr(content, split), training.batch, content.target.ids[START], seed=training.seed)
     return measured_feed(content, split, training)
-
-
-def size_of(content: Any, split: str) -> int:
-    """How many rows a split has at most."""
-    part = getattr(content, split)
-    if isinstance(content, Corpus):
-        return len(part)
-    return sum(map(len, part.target))
 
 
 def sentence_ends(pairs: Pairs) -> tuple[int, int]:

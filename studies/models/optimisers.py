@@ -3,7 +3,6 @@
     adam       torch's, fused           sgd     torch's, plain
 
     onecycle   rate * (up over a tenth of the run, then a half cosine down to 1/100)
-    plateau    rate / 4^(epochs without a better validation figure)
 
     products   in bfloat16 where it is wanted and the processor can, in float32 otherwise: PyTorch takes longer in bfloat16
                without such instructions, and cannot run an LSTM in it; records say which it was
@@ -14,7 +13,7 @@ Nothing here remembers where it is: a resumed run computes the same rates from i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
@@ -56,16 +55,13 @@ def build_optimiser(parameters: Iterable[nn.Parameter], training: Training) -> t
     return torch.optim.SGD(parameters, training.rate, weight_decay=training.decay)
 
 
-def rate_at(training: Training, step: int, total: int, losses: Sequence[float]) -> float:
-    """The learning rate of ``step`` out of ``total``; ``losses``: one validation figure per epoch, smaller is better."""
+def rate_at(training: Training, step: int, total: int) -> float:
+    """The learning rate of ``step`` out of ``total``."""
     if training.schedule == "onecycle":
         done = step / max(1, total)
         if done < UP:
             return training.rate * max(FLOOR, done / UP)
         return training.rate * (FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * (done - UP) / (1 - UP))) / 2)
-    if training.schedule == "plateau":
-        worse = sum(after >= min(losses[:epoch]) for epoch, after in enumerate(losses) if epoch)
-        return float(training.rate / 4**worse)
     return training.rate
 
 

@@ -21,7 +21,7 @@ from headlong.errors import OptionError
 Options = TypeVar("Options")
 KNOWN = {
     "optimiser": ("adam", "sgd"),
-    "schedule": ("constant", "onecycle", "plateau"),
+    "schedule": ("constant", "onecycle"),
 }
 
 
@@ -31,8 +31,7 @@ class Training:
 
     ``optimiser``   "adam" or "sgd"
     ``epoch_steps`` steps of an epoch, for data of which a part is enough; 0: once through all of it
-    ``schedule``    "constant", "onecycle" (a tenth of the way up, then a cosine down) or "plateau" (/4 on no gain)
-    ``patience``    epochs without a better validation figure after which training stops; 0: never
+    ``schedule``    "constant" or "onecycle" (a tenth of the way up, then a cosine down)
     ``bf16``        autocast in training, on a processor with such products; figures are always measured in float32
     ``save_steps``  steps between two checkpoints
     """
@@ -47,7 +46,6 @@ class Training:
     schedule: str = "onecycle"
     decay: float = 0.0
     clip: float = 0.25
-    patience: int = 0
     bf16: bool = False
     save_steps: int = 500
 
@@ -57,7 +55,7 @@ class Training:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 1 up to 2^31")
         if not 0 < self.rate < math.inf:
             raise OptionError(f"training.rate = {self.rate}; expected a finite rate above 0")
-        for name in ("seed", "decay", "clip", "patience", "epoch_steps"):
+        for name in ("seed", "decay", "clip", "epoch_steps"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 0 up to 2^31")
         for name, known in KNOWN.items():

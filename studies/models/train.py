@@ -1,7 +1,7 @@
 """The one training loop::
 
     for each batch:  loss, _, state = model(batch, state);  loss.backward();  clip;  optimiser.step()
-    after an epoch:  measure on valid; keep the best weights; stop early; save
+    after an epoch:  measure on valid; keep the best weights; save
 
 ``FOLDER/last.safetensors`` is where the run stands, ``best.safetensors`` the model. Killed at any moment, the same call
 goes on from the last checkpoint to the same result: batches and random numbers are functions of the step's number.
@@ -25,8 +25,6 @@ from studies.models.jobs import Job
 from studies.models.optimisers import build_optimiser, products, rate_at, set_rate
 
 LAST, BEST = "last.safetensors", "best.safetensors"
-ABSURD = 10.0
-"""A run whose validation loss is as many times that of a uniform guess is no longer learning."""
 PAUSE = 20.0
 """A step that takes longer than this and hardly any processor time was a machine put to sleep."""
 
@@ -65,14 +63,10 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return self.progress.epoch >= self.training.epochs or self._out_of_patience()
+        return self.progress.epoch >= self.training.epochs
 
     def _losses(self) -> list[float]:
         return [entry["valid_loss"] for entry in self.progress.history]
-
-    def _out_of_patience(self) -> bool:
-        losses, patience = self._losses(), self.training.patience
-        return bool(patience) and len(losses) > patience and min(losses[:-patience]) <= min(losses[-patience:])
 
     def fit(self) -> Figures:
         """Train to the end and measure the best model on the test set."""
@@ -110,8 +104,9 @@ class Run:
             loss, _, state = self.job.model(batch, self._state)
         value = float(loss.detach())
         if not math.isfinite(value):
+            where = f"step {progress.step + 1} of epoch {progress.epoch + 1}"
             raise NonFiniteError(
-                f"the loss is {value} at step {progress.step + 1} of epoch {progress.epoch + 1}; {self._calmer()}"
+                f"the loss is {value} at {where}; lower training.rate (now {training.rate:g}), or training.clip"
             )
         loss.backward()
         if training.clip:
@@ -120,35 +115,18 @@ class Run:
         self._state = state if self.job.train.stateful else ()
         return value
 
-    def _check_learning(self, loss: float) -> None:
-        """Stops a run that diverged: ``loss`` of validation is not finite, or above ``ABSURD * log(vocab)``."""
-        guess = math.log(self.job.model.head.vocab)
-        if not loss <= ABSURD * guess:
-            raise NonFiniteError(
-                f"the run diverged: after epoch {self.progress.epoch + 1} it loses {loss:.4g} nats on valid, a uniform "
-                f"guess {guess:.4g}; {self._calmer()}"
-            )
-
-    def _calmer(self) -> str:
-        """What to do about a loss that grows."""
-        clip = self.training.clip
-        cut = f"lower training.clip, the longest gradient (now {clip:g})" if clip else "set training.clip, the longest gradient"
-        saved = f"; {self.folder} holds this run up to a step before: give another with --out" if self._is_saved else ""
-        return f"lower training.rate (now {self.training.rate:g}), or {cut}{saved}"
-
     @property
     def _is_saved(self) -> bool:
         return (self.folder / LAST).exists()
 
     def _rate(self, steps: int) -> float:
         at = self.progress.epoch * steps + self.progress.step
-        return rate_at(self.training, at, self.training.epochs * steps, self._losses())
+        return rate_at(self.training, at, self.training.epochs * steps)
 
     def _close_epoch(self, steps: int) -> None:
         progress, job = self.progress, self.job
         started, cpu = time.monotonic(), time.process_time()
         figures = evaluate(job.model, job.valid)
-        self._check_learning(figures.loss)
         if figures.loss < min(self._losses(), default=math.inf):
             save_checkpoint(self.folder / BEST, job, None, (), progress)
         self._clock(started, cpu)

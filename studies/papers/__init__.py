@@ -22,7 +22,6 @@ from studies.papers.verdicts import Expected
 FILES = (
     "svd_hierarchical.softmax", "svd_hierarchical.hierarchical",
     "monotonic_softmax.synthetic", "monotonic_softmax.language_models", "monotonic_softmax.finished", "doubly_sparse.tables",
-    "doubly_sparse.learned",
     "adaptive_softmax.tables", "adaptive_softmax.synthetic", "adaptive_softmax.variance",
 )  # fmt: skip
 
@@ -51,11 +50,20 @@ def words(setting: Setting) -> str:
     return " ".join(f"{name}={value}" for name, value in setting)
 
 
+class Model(NamedTuple):
+    """What a row was measured on: a model's name (a Hugging Face model's type) and the shape of its output layer."""
+
+    name: str
+    vocab: int
+    dim: int
+
+
 class Row(NamedTuple):
     """One line of a table as measured."""
 
     setting: Setting
     got: Mapping[str, float]
+    model: Model | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,8 @@ class PaperTable:
     needs: tuple[str, ...]
     run: Callable[[Context], Iterator[Row]]
     expected: Mapping[Setting, Mapping[str, Expected]] = field(default_factory=dict)
+    models: tuple[Model, ...] = ()
+    """Those that ``expected`` is printed of, where rows name one: a row of another is a stand-in, whatever it has come to."""
     planned: Callable[[], list[Setting]] | None = None
     """The rows of a study, which is run row by row: those that the results hold are not run again."""
     here: Callable[[], str] = str
@@ -133,17 +143,19 @@ def results(
         raise DataError(f"{table.name} is not run: {reason}")
     data = Path(os.environ.get("HEADLONG_DATA", "")) if given is None else given
     for row in table.run(Context(data, stage, queries, done, only)):
-        published = table.expected.get(row.setting, {})
-        yield {
-            "paper": table.paper,
-            "table": table.table,
-            "setting": dict(row.setting),
-            "got": dict(row.got),
-            "expected": {name: list(value) for name, value in published.items()},
-            "verdict": {
-                name: published[name].verdict(got) if name in published else "no figure" for name, got in row.got.items()
-            },
-        }
+        line = {"paper": table.paper, "table": table.table, "setting": dict(row.setting), "got": dict(row.got)}
+        line |= {} if row.model is None else {"model": row.model._asdict()}
+        published = {name: list(value) for name, value in table.expected.get(row.setting, {}).items()}
+        yield {**line, "expected": published, "verdict": verdicts(table, line)}
+
+
+def verdicts(table: PaperTable, line: Mapping[str, Any]) -> dict[str, str]:
+    """The verdict on each number of a row, from the row's setting, numbers and model, and what the table expects."""
+    published = table.expected.get(tuple(line["setting"].items()), {})
+    found = {name: published[name].verdict(got) if name in published else "no figure" for name, got in line["got"].items()}
+    if (table.models or "model" in line) and Model(**line.get("model", Model("", 0, 0)._asdict())) not in table.models:
+        found = {name: verdict if verdict == "no figure" else "stand-in" for name, verdict in found.items()}
+    return found
 
 
 def study(

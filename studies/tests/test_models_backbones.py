@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from headlong.errors import OptionError, ShapeError
+from headlong.errors import OptionError
 from headlong.heads import DenseHead
 from studies.models.backbones.base import Backbone, Batch, Model
-from studies.models.backbones.gpt import Gpt, GptOptions
 from studies.models.backbones.lstm import Lstm, LstmOptions
 from studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
 
@@ -21,7 +20,6 @@ def language_models() -> dict[str, Backbone]:
     return {
         "lstm": Lstm(LstmOptions(8, 2, 0.3), VOCAB),
         "lstm, one layer": Lstm(LstmOptions(8, 1, 0.3, tied=False), VOCAB),
-        "gpt": Gpt(GptOptions(8, 2, 2, 16, 0.3), VOCAB),
     }
 
 
@@ -82,11 +80,6 @@ def test_tied_or_not_every_parameter_learns(name: str) -> None:
     assert (backbone.tied() is None) == (name == "lstm, one layer")
 
 
-def test_a_window_beyond_the_context_is_refused() -> None:
-    with pytest.raises(ShapeError, match="a window of 17 tokens; this model sees 16"):
-        language_models()["gpt"]((words(17),))
-
-
 def translator() -> Seq2Seq:
     torch.manual_seed(1)
     return Seq2Seq(Seq2SeqOptions(8, 2, 0.0), VOCAB, VOCAB).eval()
@@ -118,7 +111,6 @@ def test_padding_of_the_target_never_reaches_the_head() -> None:
     "build",
     [
         lambda: Lstm(LstmOptions(layers=0), VOCAB),
-        lambda: Gpt(GptOptions(dim=10, heads=3), VOCAB),
         lambda: Seq2Seq(Seq2SeqOptions(dim=7), VOCAB, VOCAB),
     ],
 )
@@ -129,4 +121,4 @@ def test_impossible_options_are_named(build: object) -> None:
 
 def test_a_head_of_another_size_is_refused() -> None:
     with pytest.raises(OptionError, match="ends in 8 numbers, the head reads 9"):
-        Model(language_models()["gpt"], DenseHead(9, VOCAB))
+        Model(language_models()["lstm"], DenseHead(9, VOCAB))

@@ -14,11 +14,11 @@ import torch
 import headlong as hl
 from headlong.bench.measure import Progress
 from headlong.errors import DataError, OptionError, StoreError
-from headlong.previews.svd import svd_plan
 from studies import papers
-from studies.papers import Context
+from studies.papers import Context, Model
 from studies.papers.svd_hierarchical import softmax as vlasova_softmax
-from studies.papers.svd_hierarchical.softmax import ROWS, WIDTHS, Exact, compare, evaluate, setting
+from studies.papers.svd_hierarchical.rotation import Preview
+from studies.papers.svd_hierarchical.softmax import ROWS, WIDTHS, Exact, Subject, compare, evaluate, setting
 from studies.papers.verdicts import Expected
 
 
@@ -80,16 +80,17 @@ def layer(rng: np.random.Generator) -> hl.Layer:
 
 
 def test_the_table_is_what_its_docstring_says(layer: hl.Layer, rng: np.random.Generator) -> None:
-    hidden, calibration = rng.standard_normal((20, 32)), rng.standard_normal((200, 32)) * np.linspace(0.1, 2, 32)
+    hidden, calibration = (rng.standard_normal((count, 32), np.float32) for count in (20, 200))
+    calibration *= np.linspace(0.1, 2, 32, dtype=np.float32)
     target = rng.integers(0, 1100, 20)
-    found = {row.setting: row.got for row in evaluate(layer, hidden, calibration, Context(Path(), silent), target)}
+    about = Subject(layer, calibration, hidden, target, Model("made up", 1100, 32))
+    found = {row.setting: row.got for row in evaluate(about, Context(Path(), silent))}
     assert len(found) == 2 * len(WIDTHS) * len(ROWS)
     weight = layer.weight.astype(np.float64)
     z = hidden @ weight.T + layer.bias
     for name, vectors in (("plain", None), ("weighted", calibration)):
-        plan = svd_plan(layer, 4, 1, vectors)
-        assert plan.rotation is not None
-        preview = hidden @ plan.rotation.astype(np.float64) @ plan.levels[0].codes.T + layer.bias
+        made = Preview.of(layer, 4, vectors)
+        preview = hidden @ made.turn @ made.columns.T + layer.bias
         kl, ratio, covered, lost = [], [], [], []
         for exact, look, wanted in zip(z, preview, target, strict=True):
             chosen = set(np.argsort(-look)[:110].tolist())  # V / 10
@@ -110,11 +111,10 @@ def test_the_engine_answers_what_the_table_measures(layer: hl.Layer, rng: np.ran
     hidden = rng.standard_normal((12, 32)).astype(np.float32).astype(np.float64)
     engine = hl.compile(layer, method="svd", width=4, rows=-(-1100 // 16), threads=1)
     top = engine.topk(hidden, k=10)
-    exact = Exact.of(layer.weight.astype(np.float64), layer.bias, hidden)
-    plan = svd_plan(layer, 4, 1)
-    assert plan.rotation is not None
-    preview = (hidden @ plan.rotation).astype(np.float32) @ plan.levels[0].codes.T + layer.bias
-    values = dict(compare(exact, preview))[16]
+    exact = Exact(hidden @ layer.weight.astype(np.float64).T + layer.bias)
+    made = Preview.of(layer, 4)
+    preview = (hidden @ made.turn).astype(np.float32) @ made.columns.T + layer.bias
+    values = dict(compare(exact, preview, np.zeros(12, np.int64)))[16]
     covered = sum(len(set(a) & set(b)) for a, b in zip(top.ids.tolist(), exact.best[:, :10].tolist(), strict=True))
     assert covered == values[0]
     ratio = np.exp(top.lse - exact.lse)
@@ -122,8 +122,8 @@ def test_the_engine_answers_what_the_table_measures(layer: hl.Layer, rng: np.ran
 
 
 def test_a_full_preview_has_no_error(layer: hl.Layer, rng: np.random.Generator) -> None:
-    exact = Exact.of(layer.weight.astype(np.float64), layer.bias, rng.standard_normal((5, 32)))
-    for _, values in compare(exact, exact.z.astype(np.float32)):
+    exact = Exact(rng.standard_normal((5, 32)) @ layer.weight.astype(np.float64).T + layer.bias)
+    for _, values in compare(exact, exact.z.astype(np.float32), np.zeros(5, np.int64)):
         assert values[0] == 5 * 10
         assert abs(values[3]) < 1e-4
         assert values[4] == pytest.approx(5, abs=1e-4)
@@ -277,28 +277,17 @@ def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
     assert awd_parameters(30, "softmax") == own + 30 * 401, "rows that are the embedding, and a bias for each class"
 
 
-@pytest.mark.parametrize("units", [1, 16, 1000])
-def test_a_monotone_network_starts_near_the_identity(units: int) -> None:
-    import torch
-
-    from headlong.heads.curve_names import build_curve
-
-    at = torch.linspace(-15, 15, 200)
-    f = build_curve("monotone", units=units)(at).detach()
-    assert float((f - at).max() - (f - at).min()) < 0.8
-
-
 def test_the_temperature_walks_no_faster_than_the_slopes_of_a_plif() -> None:
     """One step of SGD on the same logits: the largest change of f over the logits' range is of the same size."""
     import torch
 
-    from headlong.heads.curve_names import build_curve
+    from headlong.heads import build_head
 
     rng = torch.Generator().manual_seed(0)
     logits, target = 2.5 * torch.randn(200, 300, generator=rng), torch.randint(300, (200,), generator=rng)
     moved = {}
     for name in ("temperature", "plif"):
-        curve = build_curve(name)
+        curve = build_head(name, 1, 2).curve
         torch.nn.functional.cross_entropy(curve(logits), target).backward()
         (parameter,) = curve.parameters()
         at = torch.linspace(-10, 10, 50)

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headlong.structured import ExpertsLayer
-from studies.papers.adaptive_softmax import variance as baharav2024_variance
 from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
-from studies.papers.adaptive_softmax.estimators import chances, horvitz_thompson, importance, uniform
-from studies.papers.adaptive_softmax.variance import ESTIMATORS, Subject, tenth
+from studies.papers.adaptive_softmax.synthetic import SCALE, Drawn
+from studies.papers.adaptive_softmax.variance import LINES, lines
 from studies.papers.doubly_sparse.contents import contents, rank_correlation
 
 
-def test_heavy_coordinates_are_drawn_first(rng: np.random.Generator) -> None:
-    rows, hidden = rng.standard_normal((3, 400)), rng.standard_normal((3, 400)) * np.linspace(3, 0.01, 400)
-    heavy = np.abs(rows * hidden)
-    about = Subject(rows * hidden, heavy / heavy.sum(axis=1, keepdims=True), rows, hidden, rows[:, None])
-    picked = tenth(about, "importance")
-    assert (picked.sum(axis=1) == 40).all()
-    assert heavy[picked].mean() > 2 * heavy[tenth(about, "uniform")].mean()
+def test_lines_of_variances_follow_their_errors_where_they_should(rng: np.random.Generator) -> None:
+    a, x = rng.standard_normal(64), rng.standard_normal(64) * np.linspace(3, 0.1, 64)
+    for m in (8, 32, 60):
+        found = lines(a, x, m, rng, draws=20_000)
+        assert set(found) == set(LINES)
+        assert found["New variance estimate"] == pytest.approx(found["MSE [imp] [wor]"], rel=0.15)
+        assert found["Variance"] * 63 / 64 == pytest.approx(found["MSE [wr]"], rel=0.05)
+        assert found["MSE [imp] [wor]"] < found["MSE [imp] [wr]"]
+    assert lines(a, x, 64, rng, draws=3)["MSE [imp] [wor]"] < 1e-20, "a full read has no error"
 
 
-def test_every_estimator_is_drawn_for_any_number_of_coordinates(rng: np.random.Generator) -> None:
-    terms = rng.standard_normal(50)
-    shares = np.abs(terms) / np.abs(terms).sum()
-    for m in (2, 25, 50):
-        found = baharav2024_variance.drawn(terms, shares, m, rng)
-        assert set(found) == set(ESTIMATORS)
-        assert all(variance >= 0 for _, variance in found.values())
-    assert found["importance, kept"] == (pytest.approx(terms.sum()), 0.0)
+def test_prefixes_grow_as_in_the_authors_logs(rng: np.random.Generator) -> None:
+    """16 * 1.5^i without rounding on the way: 274 and 411 are in their rows, 275 and 413 are not."""
+    search, lengths = Drawn("a", 1000, rng), []
+    for target in (1e-1, *(SCALE["a"] ** 2 / (length - 1) for length in (17, 25, 37, 55, 82, 123, 184, 275, 412, 617, 924))):
+        search.until(0, target)
+        lengths.append(int(search.pulls[0]))
+    assert sorted(set(lengths)) == [16, 24, 36, 54, 81, 122, 183, 274, 411, 616, 923]
+    search.until(0, 0.0)
+    assert search.pulls[0] == 1000 and search.estimate[0] == pytest.approx(search.exact()[0])
 
 
 def test_experts_are_told_by_their_words() -> None:
@@ -41,9 +42,6 @@ def test_experts_are_told_by_their_words() -> None:
     found = contents(layer, np.array([1000, 100, 10, 5, 0]), ["the", "of", "million", "shares", "unseen"])
     assert found["sizes"] == [2, 3, 3] and found["rank_correlation"] == pytest.approx(0.9487, abs=1e-4)
     assert found["smallest"][0] == {"size": 2, "words": ["the", "of"], "own": ["of", "the"]}
-    assert found["smallest"][1]["own"] == ["million", "shares", "the"]
-    assert found["held"][0] == {"experts": 1, "classes": 2, "frequency": 7.07, "low": 6.25, "high": 8.75}
-    assert [one["experts"] for one in found["held"]] == [1, 2, 3], "a class that never comes has no frequency"
     assert rank_correlation(np.array([1, 2, 3]), np.array([7, 7, 7])) is None
     assert rank_correlation(np.array([1, 2, 3]), np.array([9, 5, 1])) == -1.0
 
@@ -56,8 +54,7 @@ def test_the_softmax_share_is_counted_where_a_model_multiplies() -> None:
     from studies.papers.doubly_sparse.softmax_share import multiplications
 
     batch = Batch((torch.randint(50, (7, 3)),), torch.zeros(21, dtype=torch.long))
-    model = Lstm(LstmOptions(dim=16, layers=2), 50).eval()
-    assert multiplications(model, batch) == 2 * 8 * 16**2
+    assert multiplications(Lstm(LstmOptions(dim=16, layers=2), 50).eval(), batch) == 2 * 8 * 16**2
 
 
 def test_logits_are_never_held() -> None:
@@ -68,38 +65,6 @@ def test_logits_are_never_held() -> None:
         pytest.skip("the peak of the resident set is read from Linux's /proc")
     rise = head_costs.fresh_memory_rise(head_costs.head_step, "dense", dim=16)
     assert rise < 4 * head_costs.VOCAB * head_costs.ROWS
-
-
-def test_every_estimator_is_unbiased_and_knows_its_variance(rng: np.random.Generator) -> None:
-    dim, m, draws = 60, 15, 4000
-    terms = rng.standard_normal(dim) * np.linspace(3, 0.2, dim)
-    weights = np.abs(terms) + 0.2
-    shares = weights / weights.sum()
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("replaced", "kept", "importance", "ht")}
-    for _ in range(draws):
-        found["replaced"].append(_one(uniform(terms[rng.integers(0, dim, m)][None], dim)))
-        found["kept"].append(_one(uniform(terms[rng.permutation(dim)[:m]][None], dim, corrected=True)))
-        chosen = rng.choice(dim, m, p=shares)
-        found["importance"].append(_one(importance(terms[chosen][None], shares[chosen])))
-        keys = np.log(shares) + rng.gumbel(size=dim)
-        order = np.argsort(-keys)
-        q = chances(np.log(shares[order[:m]]), float(keys[order[m]]))
-        found["ht"].append(_one(horvitz_thompson(terms[order[:m]][None], q)))
-    for name, pairs in found.items():
-        values, variances = np.array(pairs).T
-        error = values.std() / math.sqrt(draws)
-        assert abs(values.mean() - terms.sum()) < 4 * error, name
-        assert variances.mean() == pytest.approx(values.var(), rel=0.15), name
-
-
-def _one(pair: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
-    return float(pair[0][0]), float(pair[1][0])
-
-
-def test_a_full_read_has_no_variance(rng: np.random.Generator) -> None:
-    terms = rng.standard_normal((3, 9))
-    assert (horvitz_thompson(terms, chances(np.zeros(9), -math.inf))[1] == 0).all()
-    assert (uniform(terms, 9, corrected=True)[1] == 0).all()
 
 
 def test_clopper_and_pearson() -> None:

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +52,6 @@ def checksum(folder: Path) -> str:
     return str(trained(folder).model.head.to_layer().checksum())
 
 
-def python(code: str) -> subprocess.Popen[str]:
-    """Another process that trains on one thread."""
-    known = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    source = textwrap.dedent(code)
-    return subprocess.Popen([sys.executable, "-c", source], env=known, stderr=subprocess.PIPE, text=True)
-
-
 def test_training_learns_and_records(text: Path, tmp_path: Path) -> None:
     record = train(recipe(text, epochs=4, rate=0.05), tmp_path)
     curve = record["curve"]
@@ -92,10 +79,8 @@ def test_bfloat16_is_asked_for_where_the_processor_has_it(
 
 
 def test_the_test_figure_is_that_of_the_best_epoch(text: Path, tmp_path: Path) -> None:
-    record = train(recipe(text, epochs=12, rate=0.2, schedule="constant", patience=2), tmp_path)
+    record = train(recipe(text, epochs=6, rate=0.2, schedule="constant"), tmp_path)
     figures = [entry["valid_perplexity"] for entry in record["curve"]]
-    assert len(figures) < 12, "patience should have stopped this run"
-    assert min(figures[:-2]) <= min(figures[-2:])
     job = trained(tmp_path)
     assert evaluate(job.model, job.valid).perplexity == pytest.approx(min(figures))
 
@@ -133,41 +118,6 @@ def _interrupted(asked: Recipe, folder: Path, steps: int) -> None:
         Run(build_job(asked), folder, stop).fit()
 
 
-@pytest.mark.exhaustive
-def test_killed_in_mid_epoch_and_resumed_is_the_same_run(text: Path, tmp_path: Path) -> None:
-    asked = recipe(text, epochs=2)
-    code = f"""
-        import time
-        import torch
-        torch.set_num_threads(1)
-        from studies.models.recipe import from_dict
-        from studies.models.jobs import build_job
-        from studies.models.train import Run
-        from pathlib import Path
-        def slow(moment):
-            time.sleep(0.02)
-        Run(build_job(from_dict({asked.as_dict()!r}, "small")), Path({str(tmp_path / "cut")!r}), slow).fit()
-    """
-    last = tmp_path / "cut" / LAST
-    with python(code) as process:
-        for _ in range(1200):
-            if last.exists():
-                break
-            time.sleep(0.05)
-        time.sleep(0.15)  # somewhere between two checkpoints
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL
-    assert json.loads(open_file(last).metadata["progress"])["step"] > 0
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        cut, whole = train(asked, tmp_path / "cut"), train(asked, tmp_path / "whole")
-    finally:
-        torch.set_num_threads(threads)
-    assert cut["test"] == whole["test"] and cut["layer"] == whole["layer"]
-
-
 def test_a_full_disk_leaves_the_last_checkpoint_whole(text: Path, tmp_path: Path) -> None:
     resource = pytest.importorskip("resource", reason="limits on file sizes are a POSIX matter")
     asked = recipe(text)
@@ -183,12 +133,6 @@ def test_a_full_disk_leaves_the_last_checkpoint_whole(text: Path, tmp_path: Path
     assert (tmp_path / "run" / LAST).read_bytes() == before
     assert [path.name for path in (tmp_path / "run").iterdir()] == [LAST]
     assert train(asked, tmp_path / "run")["layer"] == train(asked, tmp_path / "whole")["layer"]
-
-
-def test_a_folder_that_cannot_be_made(text: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be made"):
-        train(recipe(text), tmp_path / "file" / "run")
 
 
 def test_another_recipe_does_not_go_on_with_this_run(text: Path, tmp_path: Path) -> None:
@@ -222,31 +166,13 @@ def test_a_damaged_checkpoint_is_refused_and_kept(text: Path, tmp_path: Path, sp
 
 
 def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
-    fast = {"optimiser": "sgd", "rate": 1e38, "clip": 0.0, "schedule": "constant"}
-    with pytest.raises(
-        NonFiniteError, match=r"lower training\.rate \(now 1e\+38\), or set training\.clip, the longest gradient$"
-    ):
-        train(recipe(text, **fast), tmp_path)
-    with pytest.raises(NonFiniteError, match=r"holds this run up to a step before: give another with --out$"):
-        _interrupted(recipe(text, **fast, save_steps=1), tmp_path / "saved", 9)
-
-
-def test_a_run_that_diverges_is_no_success(text: Path, tmp_path: Path) -> None:
-    options = ["--option", "model.dim=4", "--option", "training.rate=1e30", "--option", "training.batch=4"]
-    done = ran("train", "--model", "lstm", "--data", str(text), "--out", str(tmp_path / "run"), *options)
-    fault = done.stderr.splitlines()[-1]
-    assert done.exit_code == 2 and fault.startswith("studies: the run diverged: after epoch 1 it loses "), done.stderr
-    assert "a uniform guess 3.7" in fault and fault.endswith("or lower training.clip, the longest gradient (now 0.25)")
-    assert not (tmp_path / "run" / BEST).exists() and "valid perplexity" not in done.stderr
+    with pytest.raises(NonFiniteError, match=r"lower training\.rate \(now 1e\+38\), or training\.clip$"):
+        train(recipe(text, optimiser="sgd", rate=1e38, clip=0.0, schedule="constant"), tmp_path)
 
 
 @pytest.mark.parametrize(
     ("kind", "option", "fault"),
     [
-        ("gpt", "model.heads=0", "model.heads = 0; expected 1 to 65,536"),
-        ("gpt", "model.heads=-1", "model.heads = -1; expected 1 to 65,536"),
-        ("gpt", "model.heads=3", "model.heads = 3; expected a number that divides model.dim = 512"),
-        ("gpt", "model.context=0", "model.context = 0; expected 1 to 65,536"),
         ("lstm", "model.dim=99999999999", "model.dim = 99999999999; expected 1 to 65,536"),
         ("lstm", "model.dim=9999999999999999999999", "model.dim = 9999999999999999999999; expected 1 to 65,536"),
         ("lstm", "model.layers=0", "model.layers = 0; expected 1 to 1,000"),
@@ -261,43 +187,6 @@ def test_impossible_options_are_named(text: Path, tmp_path: Path, kind: str, opt
     options = ["--out", str(tmp_path / "run"), "--option", option]
     done = ran("train", "--model", kind, "--data", str(text), *options)
     assert (done.exit_code, done.stderr) == (2, f"studies: {fault}\n") and not (tmp_path / "run").exists()
-
-
-def test_a_mixture_of_nonsense_is_refused_without_a_traceback(text: Path) -> None:
-    with pytest.raises(
-        OptionError, match=r"the mos head does not take these options: components='x'; expected such as components=5"
-    ):
-        build_job(from_dict({"data": str(text), "model": {"kind": "lstm"}, "head": {"kind": "mos", "components": "x"}}, "x"))
-
-
-@pytest.mark.parametrize("dim", [0, -2, 3, 1 << 40])
-def test_a_translator_of_impossible_width_is_refused(dim: int) -> None:
-    from studies.models.backbones.seq2seq import Seq2Seq, Seq2SeqOptions
-
-    with pytest.raises(OptionError, match=rf"model\.dim = {dim}; expected"):
-        Seq2Seq(Seq2SeqOptions(dim=dim), 5, 5)
-
-
-def test_a_model_larger_than_memory_is_refused(text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*shape: Any) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-
-    monkeypatch.setattr(torch.nn, "Embedding", full)
-    with pytest.raises(OptionError, match=r"a model of \{'dim': 12, 'layers': 2\} does not fit into memory; make it smaller"):
-        build_job(recipe(text))
-
-
-def test_nothing_to_learn_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").write_text("\n" * 300)
-    with pytest.raises(DataError, match="is empty"):
-        build_job(recipe(tmp_path / "empty.txt"))
-    from studies.data import Loaded
-    from studies.data.text import Corpus, Vocabulary
-
-    ids = np.zeros(300, np.int32)
-    alone = Loaded("one", "text", Corpus(Vocabulary(["<eos>"]), ids, ids, ids), "none")
-    with pytest.raises(DataError, match="a vocabulary of 1; expected two classes or more"):
-        build_job(recipe(tmp_path), data=alone)
 
 
 def test_any_seed_seeds_every_step() -> None:
@@ -381,6 +270,7 @@ def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> Non
         (["train", "ptb"], "neither a .toml file nor a recipe"),
         (["train", "ptb-lstm", "--data", str(tmp_path / "none" / "penn-treebank")], "is missing"),
         (["harvest", str(tmp_path / "none")], "cannot be read"),
+        (["harvest", str(tmp_path)], "holds no trained model"),
     ]:
         done = ran(*words)
         assert done.exit_code == 2 and fault in done.stderr and len(done.stderr.splitlines()) == 1

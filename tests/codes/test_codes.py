@@ -11,8 +11,8 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.encode.basis import basis_for
-from headlong.encode.segments import by_water_filling
-from headlong.encode.tiles import STEP, codes_of, packed, quantised, rotation_of, rounded_up
+from headlong.encode.segments import by_water_filling, led_by_eight
+from headlong.encode.tiles import STEP, codes_of, packed, quantised, rotation_of, shared
 from headlong.engines.promise_failures import limits
 from headlong.engines.reference.codes import CodesInNumPy, kappa_of, unpacked
 from headlong.plan import CODE_BITS, Dense, Plan, Segment
@@ -135,8 +135,8 @@ def test_a_planted_error_norm_is_noticed() -> None:
     codes = codes_of(layer, basis_for(layer, None), (Segment(0, 64, 2),), 0)
     assert codes is not None
     tiles = codes.tiles.copy()
-    errors = 2 * 2 * 64 * 4 + 64 * 4
-    tiles[:, errors : errors + 128] //= 4
+    largest = 2 * 2 * 64 * 4 + 64 * 4 + 2 * 64 * 4  # behind codes, scales, bases and shares
+    tiles[:, largest : largest + 4] = (tiles[:, largest : largest + 4].copy().view(np.float32) / 8).view(np.uint8)
     _, _, rows = reader(layer, (Segment(0, 64, 2),), native.levels()[-1])
     est, radius = native.code_reader(rows, codes._replace(tiles=tiles), native.levels()[-1]).estimates(hidden, 5.0, 0)
     assert (np.abs(est[:, :600] - truth(layer, hidden)) > radius[:, :600]).any()
@@ -179,12 +179,26 @@ def test_scaled_codes_are_off_at_a_right_angle() -> None:
     assert scale[0] == 0 and error[0] >= 0
 
 
-def test_rotations_are_orthogonal_and_norms_are_rounded_up() -> None:
+def test_rotations_are_orthogonal() -> None:
     turn = rotation_of(33, np.random.default_rng(0))
     np.testing.assert_allclose(turn @ turn.T, np.eye(33), atol=1e-12)
-    values = np.random.default_rng(1).lognormal(0, 10, 1000).astype(np.float32)
-    wide = (rounded_up(values).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    assert (wide >= values).all() and (wide <= values * (1 + 2.0**-7)).all()
+
+
+def test_a_share_of_the_largest_of_its_tile_is_no_less_than_the_number() -> None:
+    numbers = np.random.default_rng(1).lognormal(0, 3, (4, 200)).astype(np.float32)
+    numbers[:, 64:128] = 0
+    share, largest = shared(numbers)
+    most = largest.T.repeat(64, axis=1)[:, :200]
+    assert (share.astype(np.float64) * most >= numbers).all() and (share <= 1 + 1e-6).all()
+    assert (np.abs(share * most - numbers).min(axis=0) <= 1e-6 * numbers.max(axis=0)).all()
+
+
+def test_the_first_coordinates_are_read_with_two_planes() -> None:
+    for dim in (16, 40, 64, 100, 576):
+        for steep in (1.0, 1e-3, 1e-9):
+            found = led_by_eight(np.geomspace(1, steep, dim), 5)
+            assert found[0][2:] == (8, 2) and [one.start for one in found[1:]] == [one.stop for one in found[:-1]]
+            assert found[-1].stop == dim and all(one.stop - one.start >= 16 for one in found)
 
 
 def test_water_filling_spends_its_budget_where_the_energy_is() -> None:

@@ -276,9 +276,17 @@ def test_each_class_stops_at_its_own_target(rng: np.random.Generator) -> None:
 
 
 def test_the_smallest_multiplier_is_found() -> None:
-    assert fitted(lambda f: 0 if f >= 0.02 else 9, 3) == pytest.approx(0.02, rel=0.03)
-    assert fitted(lambda f: 9, 3) == 1.0
-    assert fitted(lambda f: 0, 3) == 1e-6
+    needs = 10.0 ** np.linspace(-3, -1, 21)
+    asked: list[int] = []
+
+    def failing(f: float, rows: np.ndarray) -> np.ndarray:
+        asked.append(len(rows))
+        return np.asarray(needs[rows] > f)
+
+    assert fitted(failing, 21, 3) == pytest.approx(needs[-4], rel=0.03), "three of them fail there"
+    assert sum(asked) < 4 * 21, "those that are sure are not asked again"
+    assert fitted(lambda f, rows: np.ones(len(rows), bool), 9, 3) == 1.0
+    assert fitted(lambda f, rows: np.zeros(len(rows), bool), 9, 3) == 1e-6
 
 
 def test_multipliers_are_fitted_on_calibration_vectors(layer: hl.Layer, rng: np.random.Generator) -> None:

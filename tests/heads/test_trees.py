@@ -154,14 +154,6 @@ def test_classes_are_equal_in_what_their_names_say() -> None:
     assert (classes.at_random(401, 20) == classes.at_random(401, 20)).all()
 
 
-def test_brown_finds_the_classes_of_a_class_bigram_text() -> None:
-    """Words of class c are followed by words of class c + 1: the likelihood is best where classes are those."""
-    rng = np.random.default_rng(0)
-    text = (np.arange(20_000) % 4) * 6 + rng.integers(0, 6, 20_000)
-    group = classes.brown(text, 24, 4, rounds=20)
-    assert all(len(set(group[c * 6 : c * 6 + 6])) == 1 for c in range(4)) and len(set(group)) == 4
-
-
 def test_grouped_is_the_log_softmax_of_each_group_and_ignores_the_rest() -> None:
     torch.manual_seed(0)
     hidden, weight, bias = torch.randn(9, 4, dtype=torch.float64), torch.randn(11, 4, dtype=torch.float64), torch.randn(11)

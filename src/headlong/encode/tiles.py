@@ -24,8 +24,8 @@ from headlong.native import Doubles, Floats
 from headlong.plan import Codes, Segment
 from headlong.previews.whitening import Directions
 
-TILE, GROUP = 64, 32
-"""Classes of a tile and coordinates of a group of codes: ``csrc/scan/tiles.h`` has the layout."""
+TILE, GROUP, LINE = 64, 32, 64
+"""Classes of a tile, coordinates of a group of codes, bytes of a line of the caches: ``csrc/scan/tiles.h`` has the layout."""
 STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}
 """The best step of uniform levels for a Gaussian of variance one (Max, 1960)."""
 LEAST_CODE = (0, 1)
@@ -90,10 +90,10 @@ def _encoded(
     vocab, dim = layer.vocab, layer.dim
     widths = [-(-(stop - start) // GROUP) * bits * TILE * 4 for start, stop, bits, _ in segments]
     scales = sum(widths)
-    errors = scales + len(segments) * TILE * 4
-    bases = errors + len(segments) * TILE * 2
+    bases = scales + len(segments) * TILE * 4
+    shares, largest = bases + TILE * 4, bases + 2 * TILE * 4
     count = -(-vocab // TILE)
-    tiles = np.zeros((count, bases + TILE * 4), np.uint8)
+    tiles = _aligned(count, largest + -(-len(segments) * 8 // LINE) * LINE)
     norms, most, longest, most_base = np.zeros(len(segments)), np.zeros(len(segments)), 0.0, 0.0
     step = max(1, PIECE // (TILE * dim)) * TILE
     for start in range(0, vocab, step):
@@ -119,7 +119,9 @@ def _encoded(
             norms[s] = max(norms[s], float(length.max(initial=0.0)))
             most[s] = max(most[s], float((np.abs(scale) * length).max(initial=0.0)))
         _put(tiles[at], scales, all_scales, 0.0)
-        _put(tiles[at], errors, rounded_up(all_errors), 0)
+        share, most_of_tile = shared(np.stack([all_errors, np.abs(all_scales)], axis=1).reshape(-1, len(rows)))
+        _put(tiles[at], shares, share[None], 0.0)
+        tiles[at, largest : largest + most_of_tile[0].nbytes] = most_of_tile.view(np.uint8)
     return tiles, norms, most, longest, most_base
 
 
@@ -179,10 +181,20 @@ def packed(u: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.concatenate(words, axis=2))
 
 
-def rounded_up(values: Floats) -> NDArray[np.uint16]:
-    """The upper halves of float32 numbers that are no less: bfloat16, rounded up."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0xFFFF)) >> np.uint32(16)).astype(np.uint16)
+def shared(numbers: Floats) -> tuple[Floats, Floats]:
+    """Of ``numbers [n, classes]`` the largest of each tile, ``[tiles, n]``, and of each class the largest share of those."""
+    count = -(-numbers.shape[1] // TILE)
+    wide = np.pad(numbers, ((0, 0), (0, count * TILE - numbers.shape[1]))).reshape(len(numbers), count, TILE)
+    largest = wide.max(axis=2)
+    share = (wide / np.maximum(largest, np.finfo(np.float32).tiny)[:, :, None]).max(axis=0)
+    return share.reshape(-1)[: numbers.shape[1]] * np.float32(1 + 2.0**-22), np.ascontiguousarray(largest.T)
+
+
+def _aligned(count: int, size: int) -> NDArray[np.uint8]:
+    """Zeros ``[count, size]`` that begin at a line of the caches: a register of codes is one line then, not parts of two."""
+    store = np.zeros(count * size + LINE, np.uint8)
+    first = -store.ctypes.data % LINE
+    return store[first : first + count * size].reshape(count, size)
 
 
 def _put(tiles: NDArray[np.uint8], at: int, values: NDArray[Any], pad: float) -> None:

@@ -20,16 +20,16 @@ import numpy as np
 
 from headlong import native
 from headlong.encode.basis import LEAST_DIM, basis_for, energy
-from headlong.encode.segments import by_water_filling
+from headlong.encode.segments import by_water_filling, led_by_eight
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
 from headlong.native import Doubles
 from headlong.plan import Codes, Plan
 
 VARIABLE = "HEADLONG_PLAN"
-BITS = ((2.6, 4.5), (4.5, 8.0))
-"""Bits a coordinate of the lists that are tried, for ids alone and where normalisers are promised: few, where a scan is
-bound by memory, and more, where scoring rows is dear."""
+BITS, REST = (2.6, 4.5), (5, 8)
+"""Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised. Few,
+where a scan is bound by memory, and more, where scoring rows is dear."""
 BATCHES = (1, 8, 64)
 SECONDS, TURNS = 0.3, 9
 """Of all timing, about, and how often each is asked at most."""
@@ -71,8 +71,11 @@ def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) ->
     weights = energy(layer, basis, calibration)
     vectors = np.ascontiguousarray(some_of(calibration))
     made: list[Codes] = []
-    for bits in BITS[math.isfinite(engine.promise.eps)]:
-        segments = by_water_filling(weights, bits)
+    if math.isfinite(engine.promise.eps):
+        lists = [led_by_eight(weights, bits) for bits in REST]
+    else:
+        lists = [by_water_filling(weights, bits) for bits in BITS]
+    for segments in lists:
         known = any(segments == one.segments for one in made)
         codes = None if known else codes_of(layer, basis, segments, seed, native.threads(engine.threads))
         if codes is not None:

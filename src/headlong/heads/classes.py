@@ -3,8 +3,6 @@
     frequency   by falling frequency, equal sums of sqrt(count) to each class (Mikolov et al., 2011)
     random      shuffled, equal sizes
     clustered   equal sizes by recursive 2-means of context vectors
-    brown       words with the same neighbours to the left: the predictive exchange algorithm (Uszkoreit and Brants, 2008),
-                which raises sum over bigrams of log p(class | word before) p(word | class) one word at a time
 
 Each gives ``[vocab]``, the class of every word, 0, 1, ... without a gap.
 """
@@ -81,58 +79,3 @@ def clustered(features: Any, number: int, counts: Any = None) -> Ids:
         cut = len(ids) * left // parts
         waiting += [(ids[:cut], first, left), (ids[cut:], first + left, parts - left)]
     return group
-
-
-def brown(text: Any, vocab: int, number: int, rounds: int = 4) -> Ids:
-    """The predictive exchange algorithm over the bigrams of ``text [n]``, from classes by frequency."""
-    words = np.asarray(text).reshape(-1)
-    group = by_frequency(np.bincount(words, minlength=vocab) + 1e-9, vocab, number)
-    exchange = _Exchange(words, vocab, group, number)
-    for _ in range(rounds):
-        if not sum(exchange.move(word) for word in exchange.order.tolist()):
-            break
-    return np.unique(exchange.group, return_inverse=True)[1].astype(np.int64)
-
-
-class _Exchange:
-    """``pairs[v, c]``: how often a word of class ``c`` follows word ``v``; ``sizes[c]``: how often class ``c`` comes.
-
-    The bigrams' log-likelihood is ``sum pairs log pairs - sum sizes log sizes`` and terms that no move changes.
-    """
-
-    def __init__(self, words: Ids, vocab: int, group: Ids, number: int) -> None:
-        self.group = group.copy()
-        keys, times = np.unique(words[:-1] * vocab + words[1:], return_counts=True)
-        before, after = keys // vocab, keys % vocab
-        sort = np.argsort(after, kind="stable")
-        self.before, self.times = before[sort], times[sort].astype(np.float32)
-        self.edges = np.searchsorted(after[sort], np.arange(vocab + 1))
-        self.total = np.bincount(after, times, vocab)
-        self.pairs = np.zeros((vocab, number), np.float32)
-        np.add.at(self.pairs, (before, group[after]), times)
-        self.sizes = np.bincount(group, self.total, number)
-        self.words = np.bincount(group, minlength=number)
-        self.order = np.argsort(-self.total, kind="stable")[: int((self.total > 0).sum())]
-
-    def move(self, word: int) -> bool:
-        """Puts the word where the likelihood is largest; the last word of a class stays."""
-        old, part = int(self.group[word]), slice(self.edges[word], self.edges[word + 1])
-        if self.words[old] == 1:
-            return False
-        before, times = self.before[part], self.times[part]
-        self.pairs[before, old] -= times
-        self.sizes[old] -= self.total[word]
-        near = self.pairs[before]
-        gain = (_xlogx(near + times[:, None]) - _xlogx(near)).sum(axis=0, dtype=np.float64)
-        gain -= _xlogx(self.sizes + self.total[word]) - _xlogx(self.sizes)
-        new = int(np.argmax(gain)) if gain.max() > gain[old] + 1e-6 else old
-        self.pairs[before, new] += times
-        self.sizes[new] += self.total[word]
-        self.words[old] -= 1
-        self.words[new] += 1
-        self.group[word] = new
-        return new != old
-
-
-def _xlogx(values: NDArray[Any]) -> NDArray[Any]:
-    return np.asarray(values * np.log(np.maximum(values, 1e-30, dtype=values.dtype)))

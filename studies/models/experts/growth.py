@@ -27,6 +27,13 @@ from headlong.store import open_file, write_file
 
 SAMPLE = 20_000
 """Vectors that gates are placed by."""
+ABSENT = -100
+
+
+def place_of(ids: Tensor, target: Tensor) -> Tensor:
+    """Where each target stands in ascending ``ids``; ABSENT where it does not."""
+    place = torch.searchsorted(ids, target).clamp_max(len(ids) - 1)
+    return torch.where(ids[place] == target, place, ABSENT)
 
 
 @dataclass(frozen=True)
@@ -83,32 +90,39 @@ def grow(
     folder: Path | None = None,
     report: Report | None = None,
     progress: Progress | None = None,
-) -> ExpertsHead:
-    """Train ``head`` (and ``body``) through all stages; ``report(stage, head)`` is called at the end of each."""
+) -> int:
+    """Train ``head`` (and ``body``) through all stages; how often an expert that no vector picked was revived.
+
+    ``report(stage, head)`` is called at the end of each stage.
+    """
     _check(head, vectors, growth)
     body = nn.Identity() if body is None else body
-    done = 0
+    done = revived = 0
     for stage, copies in enumerate((1, *growth.copies)):
         file = None if folder is None else folder / f"stage{stage}.safetensors"
         if file is not None and file.is_file():
-            _restore(file, head, body)
+            revived += _restore(file, head, body)
         else:
+            mine = 0
             torch.manual_seed(growth.seed * 1000 + stage)
             if copies > 1:
                 (scattered if growth.drawn else mitosis)(head, copies, _through(body, vectors.sample(SAMPLE)))
             steps = growth.last if growth.last and stage == len(growth.copies) else growth.steps
-            for step in _stage(head, body, vectors, growth, steps):
+            for step, count in enumerate(_stage(head, body, vectors, growth, steps), 1):
+                mine += count
                 if progress is not None:
                     progress(done + step, _total(growth))
             if file is not None:
-                _keep(file, head, body)
+                _keep(file, head, body, mine)
+            revived += mine
         done += growth.steps
         if report is not None:
             report(stage, head)
-    return head
+    return revived
 
 
 def _stage(head: ExpertsHead, body: nn.Module, vectors: Vectors, growth: Growth, steps: int) -> Iterator[int]:
+    """After each step: how many experts it revived."""
     optimiser = torch.optim.Adam([*body.parameters(), *head.parameters()], growth.rate)
     batches = _batches(len(vectors.target), growth.batch)
     for step in range(1, steps + 1):
@@ -121,14 +135,15 @@ def _stage(head: ExpertsHead, body: nn.Module, vectors: Vectors, growth: Growth,
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        settled = step >= growth.settle
+        settled, revived = step >= growth.settle, 0
         if step % growth.prune == 0 or step == steps:
             if step < steps and (settled or growth.alive):
                 hidden = _through(body, vectors.sample(SAMPLE))
+                revived = unpicked(head, hidden)
                 changed(head, optimiser, partial(revive, head, hidden))
             if settled:
                 changed(head, optimiser, partial(prune, head))
-        yield step
+        yield revived
 
 
 @torch.no_grad()
@@ -144,6 +159,13 @@ def scattered(head: ExpertsHead, copies: int, hidden: Tensor) -> Tensor:
     head.gate.copy_(parents + drawn)
     head.weight.mul_(before / head.route(x).value.mean())
     return rows
+
+
+@torch.no_grad()
+def unpicked(head: ExpertsHead, hidden: Tensor, share: float = 0.01) -> int:
+    """How many experts get less than ``share`` of an even load of ``hidden``: those that ``revive`` starts anew."""
+    loads = torch.bincount(head.route(head.read(hidden)).best, minlength=head.experts)
+    return int((loads < share * len(hidden) / head.experts).sum())
 
 
 def changed(head: ExpertsHead, optimiser: torch.optim.Optimizer, change: Callable[[], Tensor | None]) -> None:
@@ -175,16 +197,17 @@ def _total(growth: Growth) -> int:
     return growth.steps * len(growth.copies) + (growth.last or growth.steps)
 
 
-def _keep(file: Path, head: ExpertsHead, body: nn.Module) -> None:
+def _keep(file: Path, head: ExpertsHead, body: nn.Module, revived: int) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     both = nn.ModuleDict({"head": head, "body": body})
-    write_file(file, {name: value.detach().numpy() for name, value in both.state_dict().items()}, {"format": "headlong stage"})
+    write_file(file, {name: value.detach().numpy() for name, value in both.state_dict().items()}, {"revived": str(revived)})
 
 
-def _restore(file: Path, head: ExpertsHead, body: nn.Module) -> None:
+def _restore(file: Path, head: ExpertsHead, body: nn.Module) -> int:
     opened = open_file(file)
     both = nn.ModuleDict({"head": head, "body": body})
     both.load_state_dict({name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors})
+    return int(opened.metadata["revived"])
 
 
 def _check(head: ExpertsHead, vectors: Vectors, growth: Growth) -> None:

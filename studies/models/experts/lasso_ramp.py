@@ -2,7 +2,7 @@
 
     start      one expert, the whole trained layer:  W - m,  m the geometric median of its rows
     mitosis    every expert becomes two;  gates u + e, u - e, e drawn;  W times E[g] before / E[g] after
-    rung       steps of Adam on  task + load CV^2 + lasso (sum ‖W^k_c‖ + sum_k ‖W^k‖);  rows below gamma leave
+    rung       proximal steps on  task + load CV^2 + lasso (sum ‖W^k_c‖ + sum_k ‖W^k‖);  rows below gamma leave
     ramp       rungs, the lasso ``factor`` times larger at each, until validation loses more than ``slack``; back by one
     settle     a rung without lasso or pruning, at a falling rate; and mitosis again, from 2 to 64 experts
 
@@ -30,13 +30,12 @@ from torch.nn import functional
 
 from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import mitosis, prune, revive
-from headlong.heads.experts import ABSENT, Route, place_of
 from headlong.store import open_file, replacing, write_file
 from studies.models.experts.growth import SAMPLE, Vectors, changed
 from studies.models.experts.lasso_ramp_plan import TrainingPlan
 from studies.models.experts.proximal import Proximal, optimiser_of, strengthen
 from studies.models.experts.screening import screened
-from studies.models.optimisers import product_type
+from studies.models.optimisers import products
 
 TOPS = (1, 5, 10)
 PIECE = 4096
@@ -61,29 +60,11 @@ class Set(NamedTuple):
     full: float
 
 
-class LearningHead(ExpertsHead):
-    """Training multiplies in bfloat16 if it can; gates, norms and probabilities are in float32; reading is as it was."""
-
-    def _losses(self, scaled: Tensor, target: Tensor, route: Route) -> tuple[Tensor, Tensor]:
-        if not self.training or self.weight.dtype == torch.float64:
-            return super()._losses(scaled, target, route)
-        losses, places = [], torch.full_like(target, ABSENT)
-        half = scaled.to(product_type())
-        for (weight, ids), rows in zip(self.parts(), route.rows, strict=True):
-            if len(rows):
-                place = place_of(ids, target[rows])
-                places[rows] = place
-                z = functional.linear(half[rows], weight.to(half.dtype)).float()
-                losses.append(functional.cross_entropy(z, place, reduction="none", ignore_index=ABSENT))
-        found = torch.cat(losses)
-        return torch.zeros_like(found).index_put((torch.cat(route.rows),), found), places == ABSENT
-
-
-def started(data: Set, plan: TrainingPlan) -> LearningHead:
+def started(data: Set, plan: TrainingPlan) -> ExpertsHead:
     """One expert that is the layer, less what a softmax does not see."""
     vocab, dim = data.weight.shape
     options: dict[str, Any] = {"load": plan.load, "gamma": plan.gamma, "units": plan.units}
-    head = LearningHead(dim, vocab, experts=1, bias=True, **options).to(data.weight.device)
+    head = ExpertsHead(dim, vocab, experts=1, bias=True, **options).to(data.weight.device)
     with torch.no_grad():
         head.gate.zero_()
         rows = torch.cat([data.weight, data.bias[:, None]], 1)
@@ -120,7 +101,7 @@ def divided(head: ExpertsHead, x: Tensor, noise: float, generator: torch.Generat
 
 
 def train(
-    head: ExpertsHead, data: Set, plan: TrainingPlan, optimiser: torch.optim.Optimizer, steps: int, generator: torch.Generator,
+    head: ExpertsHead, data: Set, plan: TrainingPlan, optimiser: Proximal, steps: int, generator: torch.Generator,
     pruned: bool = True,
 ) -> None:  # fmt: skip
     """``steps`` of the head's own loss, with a pruning after every ``plan.prune`` of them."""
@@ -129,7 +110,8 @@ def train(
         head.train()
         rows = torch.randint(count, (plan.batch,), generator=generator).to(data.train.target.device)
         hidden = functional.dropout(data.train.hidden[rows].float(), plan.dropout)
-        loss = head(hidden, data.train.target[rows]).loss
+        with products():
+            loss = head(hidden, data.train.target[rows]).loss
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -137,14 +119,9 @@ def train(
             x = data.train.sample(SAMPLE // 4)
             changed(head, optimiser, partial(revive, head, x))
             changed(head, optimiser, partial(prune, head, plan.orphans))
-            if isinstance(optimiser, Proximal):
-                if plan.screen:
-                    changed(head, optimiser, partial(screened, head, data.train, optimiser.lasso))
-                optimiser.weigh(head, data.train)
-
-
-def _optimiser(head: ExpertsHead, plan: TrainingPlan, lasso: float, data: Set) -> torch.optim.Optimizer:
-    return optimiser_of(head, lasso, data.train, plan.proximal, plan.rate, plan.gate_rate)
+            if plan.screen:
+                changed(head, optimiser, partial(screened, head, data.train, optimiser.lasso))
+            optimiser.weigh(head, data.train)
 
 
 @torch.no_grad()
@@ -169,7 +146,7 @@ class Stage(NamedTuple):
     """A number of experts, its head after settling, and every rung on the way: one dictionary each."""
 
     experts: int
-    head: LearningHead
+    head: ExpertsHead
     rungs: list[dict[str, float]]
 
 
@@ -178,7 +155,6 @@ def learn(data: Set, plan: TrainingPlan, seed: int, folder: Path, tell: Callable
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     head = started(data, plan)
-    lasso = plan.lasso
     for experts in plan.experts:
         file = folder / f"stage-{experts}.safetensors"
         if file.is_file():
@@ -189,16 +165,15 @@ def learn(data: Set, plan: TrainingPlan, seed: int, folder: Path, tell: Callable
             if experts > head.experts:
                 divided(head, head.read(data.train.sample(SAMPLE)), plan.noise, generator)
             half = folder / f"ramp-{experts}.safetensors"
-            rungs = ramp(head, data, plan, plan.strength(experts) if plan.proximal else lasso, generator, tell, half)
+            rungs = ramp(head, data, plan, plan.strength(experts), generator, tell, half)
             _keep(file, head, rungs)
             half.unlink()
             half.with_suffix(".json").unlink()
-        lasso = rungs[-1]["lasso"] / plan.factor  # a child has half of its parent's gradient, and noise to get over
         yield Stage(experts, head, rungs)
 
 
 def ramp(
-    head: LearningHead,
+    head: ExpertsHead,
     data: Set,
     plan: TrainingPlan,
     lasso: float,
@@ -215,7 +190,7 @@ def ramp(
     else:
         rungs = _raised(head, data, plan, lasso, generator, tell)
         _keep(half, head, rungs, generator)
-    optimiser = _optimiser(head, plan, 0.0, data)
+    optimiser = optimiser_of(head, 0.0, data.train, plan.proximal, plan.gate_rate)
     whole = [group["lr"] for group in optimiser.param_groups]
     for share in plan.rates(head.experts):
         for group, rate in zip(optimiser.param_groups, whole, strict=True):
@@ -228,14 +203,14 @@ def ramp(
 
 
 def _raised(
-    head: LearningHead, data: Set, plan: TrainingPlan, lasso: float, generator: torch.Generator, tell: Callable[[str], None]
+    head: ExpertsHead, data: Set, plan: TrainingPlan, lasso: float, generator: torch.Generator, tell: Callable[[str], None]
 ) -> list[dict[str, float]]:
     """The rungs; ``head`` is left at the last one before validation dropped."""
     rungs: list[dict[str, float]] = []
-    kept, optimiser = copy.deepcopy(head.state_dict()), _optimiser(head, plan, lasso, data)
+    kept, optimiser = copy.deepcopy(head.state_dict()), optimiser_of(head, lasso, data.train, plan.proximal, plan.gate_rate)
     for rung in range(plan.last if plan.late(head.experts) else plan.rungs):
         strengthen(head, optimiser, lasso * plan.factor**rung)
-        if plan.screen and isinstance(optimiser, Proximal):
+        if plan.screen:
             changed(head, optimiser, partial(screened, head, data.train, optimiser.lasso))
             optimiser.weigh(head, data.train)
         train(head, data, plan, optimiser, plan.steps(head.experts), generator)

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from headlong.heads import ExpertsHead
-from headlong.heads.experts import place_of
-from studies.models.experts.growth import SAMPLE, Vectors
+from studies.models.experts.growth import SAMPLE, Vectors, place_of
 
 FLOOR = 1.5e-4
 """The least frequency of a rate: a class with one target in a batch of 1,024 jumps no further."""
@@ -68,25 +67,14 @@ class Proximal(torch.optim.Optimizer):
             gate.sub_(gates["lr"] * first / (second.sqrt() + 1e-8))
 
 
-def optimiser_of(
-    head: ExpertsHead, lasso: float, train: Vectors, proximal: float, rate: float, gate_rate: float
-) -> torch.optim.Optimizer:
-    """Adam on the penalised loss, or proximal steps for the rows; the experts' own lasso is smooth and stays in the loss."""
-    if proximal:
-        steps = Proximal(head, proximal, gate_rate, lasso)
-        steps.weigh(head, train)
-        strengthen(head, steps, lasso)
-        return steps
-    groups: list[dict[str, Any]] = [{"params": [head.weight]}, {"params": [head.gate], "lr": gate_rate}]
-    adam = torch.optim.Adam(groups, rate, betas=(0.9, 0.99), fused=True)
-    strengthen(head, adam, lasso)
-    return adam
+def optimiser_of(head: ExpertsHead, lasso: float, train: Vectors, rate: float, gate_rate: float) -> Proximal:
+    """Ready for its first step. The experts' own lasso is smooth and stays in the loss."""
+    steps = Proximal(head, rate, gate_rate, lasso)
+    steps.weigh(head, train)
+    strengthen(head, steps, lasso)
+    return steps
 
 
-def strengthen(head: ExpertsHead, optimiser: torch.optim.Optimizer, lasso: float) -> None:
-    """Both lassos, wherever the optimiser has them."""
-    head.expert_lasso = lasso
-    if isinstance(optimiser, Proximal):
-        optimiser.lasso, head.lasso = lasso, 0.0
-    else:
-        head.lasso = lasso
+def strengthen(head: ExpertsHead, optimiser: Proximal, lasso: float) -> None:
+    """Both lassos, each where it is."""
+    head.expert_lasso, optimiser.lasso, head.lasso = lasso, lasso, 0.0

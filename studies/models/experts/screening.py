@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from headlong.heads import ExpertsHead
-from headlong.heads.experts import ABSENT, place_of
-from studies.models.experts.growth import SAMPLE, Vectors
+from studies.models.experts.growth import ABSENT, SAMPLE, Vectors, place_of
 
 PIECE = 1 << 16
 AT_ONCE = 1 << 24

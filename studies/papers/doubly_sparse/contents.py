@@ -2,19 +2,20 @@
 
 ::
 
-    python -m studies reproduce liao2019:contents studies/results/liao2019.contents.json WORK TASK...  TASK may also be 10x10
+    python -m studies reproduce liao2019:contents studies/results/liao2019.contents.json TASK...
 
     own words   of an expert: those that the fewest other experts hold, the more frequent first
     held        by m experts: how many classes, the geometric mean and the quartiles of their frequency in training
     rank correlation (Spearman's) of a class's frequency and the number of experts that hold it
 
-``WORK`` keeps ``TASK-64.safetensors`` from ``doubly_sparse.tables``; ``10x10`` trains the made-up hierarchy again and
-stores the classes that each expert keeps. A task's entry in the file is replaced, the others stay. The paper's smallest
-expert on Penn Treebank has 64 words of money, time and comparison; its frequent words sit in more experts.
+A task's 64 experts are those that ``liao2019:learned`` seeded and left in ``runs/liao2019``; ``10x10`` trains the made-up
+hierarchy again and stores the classes that each expert keeps. A task's entry in the file is replaced, the others stay. The
+paper's smallest expert on Penn Treebank has 64 words of money, time and comparison; its frequent words sit in more experts.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -23,12 +24,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.bench.measure import environment, read_run, write_run
+from headlong.bench.measure import environment, write_run
 from headlong.store import open_file
 from headlong.structured import ExpertsLayer, load_layer
 from studies.papers.doubly_sparse import synthetic as liao2019_synthetic
 from studies.papers.doubly_sparse import tasks as study
 from studies.papers.doubly_sparse.softmax_share import compute
+from studies.papers.doubly_sparse.tables import RUNS
 from studies.papers.svd_hierarchical.steps import said
 from studies.papers.verdicts import Expected
 
@@ -81,10 +83,10 @@ def _ranks(values: Counts) -> NDArray[np.float64]:
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place], np.float64)
 
 
-def of_task(root: Path, work: Path, name: str) -> dict[str, Any]:
+def of_task(root: Path, name: str) -> dict[str, Any]:
     """A trained head of 64 experts, and the backbone that it belongs to."""
     folder = root / study.TASKS[name].folder
-    layer = load_layer(work / f"{name}-64.safetensors")
+    layer = load_layer(next(RUNS.glob(f"{name}/seeded-64-0-*/layer.safetensors")))
     assert isinstance(layer, ExpertsLayer)
     words = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     target = np.asarray(open_file(folder / "hidden.safetensors").read("train_target"), np.int64)
@@ -103,13 +105,13 @@ def of_hierarchy(name: str) -> dict[str, Any]:
     return {"classes": case.supers**2, "experts": len(kept), "purity": round(pure, 4), "exact": exact, "kept": sorted(kept)}
 
 
-def main(file: str, work: str, *names: str) -> None:
+def main(file: str, *names: str) -> None:
     path = Path(file)
-    runs = read_run(path)["runs"] if path.is_file() else []
+    runs = json.loads(path.read_text("utf-8"))["runs"] if path.is_file() else []
     for name in names:
         made = name in liao2019_synthetic.CASES
-        found = of_hierarchy(name) if made else of_task(Path(os.environ["HEADLONG_DATA"]), Path(work), name)
+        found = of_hierarchy(name) if made else of_task(Path(os.environ["HEADLONG_DATA"]), name)
         runs = [run for run in runs if run["task"] != name] + [{"task": name, **found}]
-        command = f"python -m studies reproduce liao2019:contents results/{path.name} WORK TASK..."
+        command = f"python -m studies reproduce liao2019:contents results/{path.name} TASK..."
         write_run(path, {"command": command, "environment": environment(1), "runs": runs})
         sys.stderr.write(f"{name}: {found['experts']} experts\n")

@@ -62,6 +62,7 @@ class TrainedNet(NamedTuple):
     head: ExpertsHead
     train: Vectors
     test: Vectors
+    revived: int
 
 
 def trained(case: Case, seed: int, progress: Progress) -> TrainedNet:
@@ -86,12 +87,10 @@ def trained(case: Case, seed: int, progress: Progress) -> TrainedNet:
         body, head = net(), ExpertsHead(DIM, vocab, experts=case.supers // case.copies, bias=False, **penalties)
     divides = case.copies > 1
     copies = (case.copies,) if divides else ()
-    growth = Growth(
-        copies, case.steps, case.last, case.batch, RATE, 0.3, 20, case.settle, seed, alive=divides, drawn=divides
-    )
+    growth = Growth(copies, case.steps, case.last, case.batch, RATE, 0.3, 20, case.settle, seed, alive=divides, drawn=divides)
     folder = RUNS / f"{case.supers}x{case.supers}-{seed}" if divides else None
-    grow(head, train, growth, body, folder, progress=lambda done, _: progress(case.before + done, total))
-    return TrainedNet(body.eval(), head.eval(), train, test)
+    revived = grow(head, train, growth, body, folder, progress=lambda done, _: progress(case.before + done, total))
+    return TrainedNet(body.eval(), head.eval(), train, test, revived)
 
 
 def plain(train: Vectors, vocab: int, batch: int, steps: int, progress: Progress) -> tuple[Any, DenseHead]:
@@ -117,7 +116,7 @@ def run(case: Case, seed: int, progress: Progress) -> dict[str, float]:
 
     steps = case.before + case.steps + case.last
     whole = steps if case.last else 2 * steps
-    body, head, train, test = trained(case, seed, lambda done, _: progress(done, whole))
+    body, head, train, test, revived = trained(case, seed, lambda done, _: progress(done, whole))
     vocab = case.supers**2
     with torch.no_grad():
         hidden = body(test.hidden)
@@ -126,7 +125,13 @@ def run(case: Case, seed: int, progress: Progress) -> dict[str, float]:
     pure, exact = purity([ids for _, ids in head.parts()], case.supers)
     used = torch.bincount(route.best, minlength=head.experts).double() / len(hidden)
     flops = vocab / (head.experts + float((used * head.sizes).sum()))
-    found = {"purity": round(pure, 4), "exact": exact, "experts": head.experts, "top1": round(float(mine), 4)}
+    found = {
+        "purity": round(pure, 4),
+        "exact": exact,
+        "experts": head.experts,
+        "revived": revived,
+        "top1": round(float(mine), 4),
+    }
     if case.last:
         pairs = torch.bincount(route.best * case.supers + test.target // case.supers, minlength=head.experts * case.supers)
         routed = pairs.view(head.experts, case.supers).max(1).values.sum() / len(hidden)

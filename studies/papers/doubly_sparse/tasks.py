@@ -1,14 +1,16 @@
-"""One task of the doubly sparse softmax study: a frozen backbone's hidden vectors, read by every method.
+"""The layers that the doubly sparse softmax study reads, and what every method is worth on them (Liao et al. 2019).
 
 ::
 
-    top-k accuracy = share of targets among the k likeliest            hit = share that have a positive probability
+    top-k accuracy = share of targets among the k likeliest            hit = share that the chosen expert holds
     FLOPs ratio    = V / (K + sum_k u_k |V_k|)        u_k: share of the test vectors that expert k gets        (experts)
                    = 1 / (D/V + r/D + N/V)                                                                     (SVD)
 
-The experts are trained on the frozen backbone's vectors, as the paper trains its heads for translation;
-they start from the trained layer (``heads.expert_pruning.seeded``), and are trained and pruned from there. The D-softmax row
-is post-hoc: the second and third quarter of the classes keep D/2, the last half D/4 of the activation-weighted directions.
+    full          the backbone's own layer                              svd-5, svd-10  16 columns, 5 or 10 % of the rows
+    full-tuned    control: that layer trained on, as experts are        d-softmax      its first D, D/2, D/4 columns, trained on
+    frequent      control: the V / ratio most frequent classes alone, no gate, no training
+    seeded-K      gates at spherical means of hidden vectors, each expert the classes it expects most, as many as a ratio set in
+                  advance allows; 64 of them are then trained and pruned: ours, not the paper's
 """
 
 from __future__ import annotations
@@ -18,30 +20,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
+import headlong as hl
 from headlong import Layer
-from headlong import compile as compile_layer
 from headlong.bench.measure import Progress
-from headlong.engines.structured.experts import ExpertsEngine
+from headlong.heads import DenseHead, DifferentiatedHead, ExpertsHead
 from headlong.store import open_file
+from studies.models.experts.growth import Growth, Vectors, grow
+from studies.models.experts.lasso_ramp import TOPS, look
+from studies.models.optimisers import products
 
 if TYPE_CHECKING:
-    from headlong.heads import ExpertsHead
-    from studies.models.experts.growth import Vectors
+    from torch import Tensor
+
+    from studies.models.experts.lasso_ramp_plan import TrainingPlan
 
 Array = NDArray[Any]
-TOPS = (1, 5, 10)
-SEEDED_ON = 100_000
-TRAINED = 64
-"""The number of experts that are trained after they were seeded; fewer, larger ones are expensive to train."""
-PIECE = 512
+SEEDED_ON, PIECE, VALID = 100_000, 1024, 12_000
+"""Vectors that experts are seeded by, and of validation those that a training is watched on."""
+TUNED = 600
+"""Steps of the controls; the experts' own, of all stages together, are in their rows."""
 
 
 class Task(NamedTuple):
-    """Where the vectors are, the split that is reported, and per number of experts the FLOPs ratio that is aimed at.
+    """Where the vectors are, the split that is reported, and per number of seeded experts the FLOPs ratio that is aimed at.
 
-    ``steps`` of training for 64 experts (the others are only seeded), ``batch`` rows each, Adam's ``rate``.
+    ``steps`` of training for 64 seeded experts, ``batch`` rows each, Adam's ``rate``; ``held``: the training vectors at the end
+    that are kept for validation, where there is no split of its own for it.
     """
 
     folder: str
@@ -52,145 +60,173 @@ class Task(NamedTuple):
     rate: float = 5e-4
     lasso: float = 1e-5
     translates: bool = False
+    held: int = 0
 
 
+PTB, WIKITEXT2 = {8: 2.84, 16: 5.13, 32: 9.43, 64: 15.99}, {8: 3.52, 16: 6.58, 32: 11.59, 64: 23.86}
+MULTI30K = {8: 4.38, 16: 6.08, 32: 10.69, 64: 15.08}
 TASKS = {
-    "ptb": Task("harvest/ptb-lstm", "test", {8: 2.84, 16: 5.13, 32: 9.43, 64: 15.99}, 450),
-    "wikitext2": Task("harvest/wikitext2-lstm", "test", {8: 3.52, 16: 6.58, 32: 11.59, 64: 23.86}, 300, rate=1e-4),
-    "wikitext2-gpt": Task("heads/wikitext2-gpt512", "valid", {64: 23.86}, 0),
-    "multi30k": Task("harvest/multi30k-seq2seq", "test", {8: 4.38, 16: 6.08, 32: 10.69, 64: 15.08}, 250, translates=True),
+    "ptb": Task("harvest/ptb-lstm", "test", PTB, 450),
+    "ptb, six epochs": Task("harvest/ptb-lstm-six", "test", PTB, 450),
+    "wikitext2": Task("harvest/wikitext2-lstm-early", "test", WIKITEXT2, 300, rate=1e-4),
+    "wikitext2, four epochs": Task("harvest/wikitext2-lstm", "test", WIKITEXT2, 300, rate=1e-4),
+    "multi30k": Task("harvest/multi30k-seq2seq", "test", MULTI30K, 250, translates=True),
+    "multi30k, first run": Task("harvest/multi30k-first", "test", MULTI30K, 250, translates=True),
+    "characters": Task("heads/ppocr-characters", "valid", {64: 6.91}, 100, rate=1e-4, held=3000),
 }
-"""Translation: Multi30k in place of IWSLT; wikitext2-gpt: not in the paper, a transformer's layer of D = 512 whose experts are
-seeded and not trained. The WikiText-2 LSTM's are trained more gently, since they start near its layer, on a million vectors
-(``python -m studies harvest RUN --splits train,valid,test --rows 1000000``)."""
+"""Translation: Multi30k in place of IWSLT. Characters: the last layer of a text recogniser, 6,625 classes, in place of CASIA.
+Of a corpus that was trained on twice, each backbone has a name of its own; experts were learned at the first of them."""
 
 
 class Data(NamedTuple):
-    """The trained layer, training vectors and targets, and those that are reported."""
+    """The trained layer, vectors to train on and to watch a training by, and those that are reported."""
 
     layer: Layer
     train: Vectors
+    watched: Vectors
     hidden: Array
     target: Array
 
 
-def read(root: Path, task: Task) -> Data:
-    """What ``python -m studies harvest`` wrote, or the one layer that comes with its vectors in another shape."""
-    import torch
-
-    from studies.models.experts.growth import Vectors
-
-    folder = root / task.folder
-    if folder.is_dir():
-        layer, file = Layer.load(folder / "layer.safetensors"), open_file(folder / "hidden.safetensors")
-    else:
-        layer = Layer.load(root / f"{task.folder}.safetensors", weight="weight")
-        file = open_file(root / f"{task.folder}.hidden.safetensors")
-    hidden, target = (torch.from_numpy(np.array(file.read(f"train_{name}"))) for name in ("hidden", "target"))
-    return Data(
-        layer,
-        Vectors(hidden, target.long()),
-        np.asarray(file.read(f"{task.split}_hidden"), np.float32),
-        np.asarray(file.read(f"{task.split}_target"), np.int64),
+def files(root: Path, task: Task) -> tuple[Path, Path]:
+    """The layer's file and that of its hidden vectors, which may be one."""
+    one = root / f"{task.folder}.safetensors"
+    return (
+        (one, one) if one.is_file() else (root / task.folder / "layer.safetensors", root / task.folder / "hidden.safetensors")
     )
 
 
-def full(data: Data) -> tuple[dict[str, float], Any]:
-    return {**accuracy(data, compile_layer(data.layer, "full", eps=np.inf)), "flops": 1.0}, data.layer
+def read(root: Path, task: Task) -> Data:
+    """What ``python -m studies harvest`` wrote, or a layer that comes with its vectors."""
+    layer_file, hidden_file = files(root, task)
+    layer = Layer.load(layer_file, weight="weight") if layer_file == hidden_file else Layer.load(layer_file)
+    file = open_file(hidden_file)
+
+    def part(split: str, stop: int | None, start: int = 0) -> Vectors:
+        hidden, target = (torch.from_numpy(np.array(file.read(f"{split}_{name}")[start:stop])) for name in ("hidden", "target"))
+        return Vectors(hidden, target.long())
+
+    count = len(file.read("train_target")) - task.held
+    asked = part(task.split, None)
+    watched = part("train", None, count) if task.held else part("valid", VALID)
+    return Data(layer, part("train", count), watched, asked.hidden.float().numpy(), asked.target.numpy())
 
 
-def svd(data: Data, share: float) -> tuple[dict[str, float], Any]:
+def rows_of(data: Data) -> tuple[Tensor, Tensor]:
+    weight = torch.from_numpy(np.array(data.layer.weight, np.float32))
+    bias = torch.zeros(len(weight)) if data.layer.bias is None else torch.from_numpy(np.array(data.layer.bias, np.float32))
+    return weight, bias
+
+
+def accuracy(data: Data, logits: Callable[[Tensor], Tensor], place: NDArray[np.int64] | None = None) -> dict[str, float]:
+    """A target is among the k likeliest where fewer than k logits are above its own; never where ``place`` has none for it."""
+    target = torch.from_numpy(data.target if place is None else place[data.target])
+    hits = torch.zeros(len(TOPS))
+    with torch.inference_mode():
+        for hidden, mine in zip(torch.split(torch.from_numpy(data.hidden), PIECE), torch.split(target, PIECE), strict=True):
+            z = logits(hidden)
+            above = (z > z.gather(1, mine.clamp_min(0)[:, None])).sum(1)
+            hits += torch.stack([((above < top) & (mine >= 0)).sum() for top in TOPS])
+    return {f"top{top}": round(float(hit) / len(target), 4) for top, hit in zip(TOPS, hits, strict=True)}
+
+
+def full(data: Data) -> dict[str, float]:
+    weight, bias = rows_of(data)
+    return {**accuracy(data, lambda hidden: hidden @ weight.T + bias), "flops": 1.0}
+
+
+def svd(data: Data, share: float) -> dict[str, float]:
     """SVD-softmax with a preview of 16 columns and a share of the classes in full."""
     width, dim, vocab = 16, data.layer.dim, data.layer.vocab
     rows = round(share * vocab)
-    engine = compile_layer(data.layer, "svd", width=width, rows=rows)
-    return {**accuracy(data, engine), "flops": round(1 / (dim / vocab + width / dim + rows / vocab), 2)}, data.layer
+    engine = hl.compile(data.layer, "svd", width=width, rows=rows, log_probs=False)
+    ids = np.concatenate(
+        [engine.topk(part, k=TOPS[-1]).ids for part in np.array_split(data.hidden, len(data.hidden) // 256 + 1)]
+    )
+    right = ids == data.target[:, None]
+    found = {f"top{top}": round(float(right[:, :top].any(1).mean()), 4) for top in TOPS}
+    return {**found, "flops": round(1 / (dim / vocab + width / dim + rows / vocab), 2)}
 
 
-def d_softmax(data: Data) -> tuple[dict[str, float], Any]:
-    """Frequent classes keep all directions, rare ones the best of a weighted basis: no training."""
-    from headlong.layers.differentiated import Block
-    from headlong.previews.whitening import whiten
-    from headlong.structured import BlocksLayer
-
-    layer, dim = data.layer, data.layer.dim
-    counts = np.bincount(np.asarray(data.train.target), minlength=layer.vocab)
-    order = np.argsort(-counts, kind="stable").astype(np.int64)
-    quarter = layer.vocab // 4
-    calibration = np.asarray(data.train.sample(20_000), np.float64)
-    bias = np.zeros(layer.vocab, np.float32) if layer.bias is None else layer.bias
-    blocks = [Block(Layer(layer.weight[order[:quarter]], bias[order[:quarter]]))]
-    for part, width in ((order[quarter : 2 * quarter], dim // 2), (order[2 * quarter :], dim // 4)):
-        # w h = (w T) (h - mean) R + w mean; the leading columns of R carry most of it
-        basis, weight = whiten(layer.weight[part], calibration), np.asarray(layer.weight[part], np.float64)
-        rotated, leading = (weight @ basis.back)[:, :width], basis.rotation[:, :width].astype(np.float64)
-        constant = weight @ basis.mean - rotated @ (basis.mean @ leading) + bias[part]
-        rows = Layer(rotated.astype(np.float32), constant.astype(np.float32))
-        blocks.append(Block(rows, 0, np.ascontiguousarray(leading.T, np.float32)))
-    banded = BlocksLayer(blocks, dim, order)
-    cost = sum(block.layer.vocab * block.layer.dim for block in blocks)
-    return {**accuracy(data, compile_layer(banded, eps=np.inf)), "flops": round(layer.vocab * dim / cost, 2)}, banded
+def frequent(data: Data, ratio: float) -> dict[str, float]:
+    """The layer's rows of the ``V / ratio`` classes that come most often in training."""
+    weight, bias = rows_of(data)
+    vocab = len(weight)
+    counts = np.bincount(np.asarray(data.train.target), minlength=vocab)
+    kept = np.sort(np.argsort(-counts, kind="stable")[: round(vocab / ratio)])
+    place = np.full(vocab, -1, np.int64)
+    place[kept] = np.arange(len(kept))
+    few, offset = weight[kept], bias[kept]
+    found = accuracy(data, lambda hidden: hidden @ few.T + offset, place)
+    return {**found, "flops": round(vocab / len(kept), 2), "hit": round(float((place[data.target] >= 0).mean()), 4)}
 
 
-def experts(data: Data, task: Task, count: int, work: Path, progress: Progress) -> tuple[dict[str, float], ExpertsHead]:
-    """``count`` experts as trained, and what they are worth."""
-    head = grown(data, task, count, work, progress)
-    steps = task.steps if count == TRAINED else 0
-    return {**measured(head, data), "steps": steps}, head
+def tuned(data: Data, plan: TrainingPlan, method: str, seed: int, progress: Progress) -> dict[str, float]:
+    """The layer, or its blocks of falling width, trained on at the frozen backbone with the experts' batches and dropout."""
+    head = _from_layer(data, method)
+    optimiser = torch.optim.Adam(head.parameters(), plan.rate, betas=(0.9, 0.99), fused=True)
+    for step in range(TUNED):
+        torch.manual_seed(seed * TUNED + step)
+        for group in optimiser.param_groups:
+            group["lr"] = plan.rate * (1 - 0.9 * step / TUNED)
+        rows = torch.randint(len(data.train.target), (plan.batch,))
+        hidden = functional.dropout(data.train.hidden[rows].float(), plan.dropout)
+        with products():
+            loss = head(hidden, data.train.target[rows]).loss
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        progress(step + 1, TUNED)
+    head.eval()
+    if isinstance(head, DenseHead):
+        return {**accuracy(data, head.logits), "flops": 1.0, "steps": TUNED}
+    cost = sum(size * width for size, width in zip(head.sizes, head.widths, strict=True))
+    found = accuracy(data, head.logits, head.place.numpy())
+    return {**found, "flops": round(data.layer.vocab * data.layer.dim / cost, 2), "steps": TUNED}
 
 
-def grown(data: Data, task: Task, count: int, work: Path | None = None, progress: Progress | None = None) -> ExpertsHead:
+def _from_layer(data: Data, method: str) -> DenseHead | DifferentiatedHead:
+    weight, bias = rows_of(data)
+    vocab, dim = weight.shape
+    if method == "full-tuned":
+        dense = DenseHead(dim, vocab)
+        dense.load_state_dict({"weight": weight, "bias": bias})
+        return dense
+    head = DifferentiatedHead(dim, vocab, counts=np.bincount(np.asarray(data.train.target), minlength=vocab))
+    with torch.no_grad():
+        for part, ids in zip(head.weights, torch.split(head.order, head.sizes), strict=True):
+            part.copy_(weight[ids, : part.shape[1]])
+        if head.bias is not None:
+            head.bias.copy_(bias[head.order])
+    return head
+
+
+def seeded_experts(data: Data, task: Task, count: int, seed: int, work: Path, progress: Progress) -> ExpertsHead:
     """Seeded from the layer with a tenth more room than the aim allows to spare, then trained and pruned."""
-    import torch
-
     from headlong.heads.expert_pruning import seeded
-    from studies.models.experts.growth import Growth, grow
 
     vocab = data.layer.vocab
     rows = round(count * max(vocab / (1.06 * task.aims[count]) - count, 1.1 * vocab / count))
-    weight = torch.from_numpy(np.array(data.layer.weight, np.float32))
-    bias = torch.zeros(vocab) if data.layer.bias is None else torch.from_numpy(np.array(data.layer.bias))
-    torch.manual_seed(count)
-    head = seeded(
-        weight, bias, data.train.sample(SEEDED_ON), count, rows, load=0.1, lasso=task.lasso, expert_lasso=task.lasso, gamma=0.3
-    )
-    if task.steps and count == TRAINED:
-        growth = Growth((), task.steps, 0, task.batch, task.rate, 0.1, 100, min(100, task.steps), count, unseen=True)
+    torch.manual_seed(count + 1000 * seed)
+    options: dict[str, Any] = {"load": 0.1, "lasso": task.lasso, "expert_lasso": task.lasso, "gamma": 0.3}
+    head = seeded(*rows_of(data), data.train.sample(SEEDED_ON), count, rows, **options)
+    if task.steps and count == max(task.aims):
+        growth = Growth(
+            (), task.steps, 0, task.batch, task.rate, 0.1, 100, min(100, task.steps), count + 1000 * seed, unseen=True
+        )
         grow(head, data.train, growth, folder=work, progress=progress)
     return head.eval()
 
 
 def measured(head: ExpertsHead, data: Data) -> dict[str, float]:
-    """Accuracies by the frozen engine, the FLOPs ratio by the load on the reported vectors, and what is kept."""
-    layer = head.to_layer()
-    engine = compile_layer(layer, eps=np.inf)
-    assert isinstance(engine, ExpertsEngine)
-    chosen = np.concatenate([engine.route(part) for part in pieces(data.hidden)])
-    sizes = layer.sizes[chosen]
-    has = np.zeros((layer.experts, layer.vocab), bool)
-    has[np.repeat(np.arange(layer.experts), layer.sizes), layer.ids] = True
-    found = accuracy(data, engine)
-    return {
-        **found,
-        "flops": round(layer.vocab / (layer.experts + float(sizes.mean())), 2),
-        "hit": round(float(has[chosen, data.target].mean()), 4),
-        "rows_per_class": round(len(layer.weight) / layer.vocab, 3),
-        "smallest": int(layer.sizes.min()),
-        "largest": int(layer.sizes.max()),
-    }
-
-
-def accuracy(data: Data, engine: Any) -> dict[str, float]:
-    """Top-1, top-5 and top-10 by an engine that gives ids."""
-    hits = np.zeros(len(TOPS))
-    for hidden, target in zip(pieces(data.hidden), pieces(data.target), strict=True):
-        ids = engine.topk(hidden, k=TOPS[-1], eps=np.inf).ids
-        hits += [(ids[:, :top] == target[:, None]).any(axis=1).sum() for top in TOPS]
-    return {f"top{top}": round(hit / len(data.target), 4) for top, hit in zip(TOPS, hits, strict=True)}
-
-
-def pieces(array: Array) -> list[Array]:
-    return [array[start : start + PIECE] for start in range(0, len(array), PIECE)]
+    """Accuracies, load and what is kept, on the reported split."""
+    vocab, sizes = data.layer.vocab, head.sizes
+    seen = look(head, Vectors(torch.from_numpy(data.hidden), torch.from_numpy(data.target)))
+    found = {f"top{top}": round(value, 4) for top, value in zip(TOPS, seen.top, strict=True)}
+    found |= {"flops": round(seen.flops, 2), "hit": round(seen.hit, 4), "rows_per_class": round(seen.rows / vocab, 3)}
+    held = len(torch.unique(head.ids))
+    found |= {"smallest": int(sizes.min()), "largest": int(sizes.max()), "held_by_none": vocab - held}
+    return {**found, "sparse": round(1 - seen.rows / (head.experts * vocab), 4)}
 
 
 def bleu(root: Path, task: Task, predict: Callable[[Any], Any] | None) -> dict[str, float]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +27,6 @@ from headlong import Layer
 from headlong import compile as compile_layer
 from headlong.bench import rivals
 from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned, processors, write_run
-from headlong.layers.differentiated import Block
 from headlong.structured import BlocksLayer, ExpertsLayer
 from studies.papers.doubly_sparse.printed import REAL
 
@@ -61,12 +59,17 @@ def flat(made: Shape, rng: np.random.Generator) -> Layer:
 
 def blocks(layer: Layer) -> BlocksLayer:
     """The first D, D / 2 and D / 4 columns of a quarter, a quarter and half of the rows."""
-    weight, bias, found = np.asarray(layer.weight), np.asarray(layer.bias), []
-    stops = (0, layer.vocab // 4, layer.vocab // 2, layer.vocab)
-    for number, (start, stop) in enumerate(pairwise(stops)):
-        columns = np.ascontiguousarray(weight[start:stop, : layer.dim >> number])
-        found.append(Block(Layer(columns, bias[start:stop])))
-    return BlocksLayer(found, layer.dim)
+    import torch
+
+    from headlong.heads import DifferentiatedHead
+
+    head: Any = DifferentiatedHead(layer.dim, layer.vocab, counts=np.arange(layer.vocab, 0, -1))
+    with torch.no_grad():
+        for part, ids in zip(head.weights, torch.split(head.order, head.sizes), strict=True):
+            part.copy_(torch.from_numpy(np.array(layer.weight))[ids, : part.shape[1]])
+        head.bias.copy_(torch.from_numpy(np.array(layer.bias))[head.order])
+    layer_of: BlocksLayer = head.to_layer()
+    return layer_of
 
 
 def experts(made: Shape, rng: np.random.Generator) -> ExpertsLayer:

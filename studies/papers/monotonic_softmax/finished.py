@@ -27,7 +27,7 @@ STEPS, BATCH, STRIDE = 100, 1024, 0.03
 MEASURED, PIECE = 20_480, 1024
 """Test vectors, evenly spread, and how many logits' rows are held at once."""
 CURVES: dict[str, tuple[str, dict[str, Any]]] = {
-    "none": ("identity", {}),
+    "none": ("dense", {}),
     "temperature": ("temperature", {}),
     "PLIF, 256 knots": ("plif", {}),
     "PLIF, 1e5 knots": ("plif", {"knots": 100_000}),
@@ -56,18 +56,20 @@ def fitted(layer: Layer, name: str, valid: Any, test: Any, context: Context) -> 
     """Perplexities before and after, on both texts."""
     import torch
 
-    from headlong.heads.chunked_loss import Problem, mean_loss
-    from headlong.heads.curve_names import build_curve
+    from headlong.heads import build_head
 
     torch.manual_seed(0)
     kind, options = CURVES[name]
-    curve = build_curve(kind, **options)
-    weight = torch.from_numpy(np.array(layer.weight, np.float32))
-    bias = None if layer.bias is None else torch.from_numpy(np.array(layer.bias, np.float32))
+    head: Any = build_head(kind, layer.dim, layer.vocab, **options)
+    bias = np.zeros(layer.vocab) if layer.bias is None else layer.bias
+    rows = {
+        "weight": torch.from_numpy(np.array(layer.weight, np.float32)),
+        "bias": torch.from_numpy(np.array(bias, np.float32)),
+    }
+    head.load_state_dict(head.state_dict() | rows)
 
-    def loss(hidden: Any, target: Any) -> torch.Tensor:
-        rows = torch.from_numpy(hidden.astype(np.float32)), torch.from_numpy(target.astype(np.int64))
-        return mean_loss(Problem(rows[0], weight, bias, None, rows[1], curve, PIECE, torch.float32))
+    def loss(hidden: Any, target: Any) -> Any:
+        return head(torch.from_numpy(hidden.astype(np.float32)), torch.from_numpy(target.astype(np.int64))).loss
 
     def perplexity(rows: Any) -> float:
         with torch.no_grad():
@@ -75,15 +77,17 @@ def fitted(layer: Layer, name: str, valid: Any, test: Any, context: Context) -> 
             total = sum(float(loss(rows[0][part], rows[1][part])) * len(rows[1][part]) for part in parts)
         return math.exp(total / len(rows[1]))
 
-    learned = list(curve.parameters())
+    learned = [one for part, one in head.named_parameters() if part not in rows]
+    for part in rows:
+        head.get_parameter(part).requires_grad_(False)
     if learned:
-        progress, draw = context.stage(name), np.random.default_rng(0)
-        optimiser = torch.optim.Adam(learned, STRIDE / curve.gain)  # type: ignore[operator]  # all that learn have one
+        progress, draw, stride = context.stage(name), np.random.default_rng(0), STRIDE / head.curve.gain
+        optimiser = torch.optim.Adam(learned, stride)
         for step in range(STEPS):
-            optimiser.param_groups[0]["lr"] = STRIDE / curve.gain * (1 - step / STEPS)  # type: ignore[operator]
+            optimiser.param_groups[0]["lr"] = stride * (1 - step / STEPS)
             mine = np.sort(draw.integers(0, len(valid[1]), BATCH))
             optimiser.zero_grad()
-            loss(valid[0][mine], valid[1][mine]).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            loss(valid[0][mine], valid[1][mine]).backward()
             optimiser.step()
             progress(step + 1, STEPS)
     return {"parameters": float(sum(one.numel() for one in learned)), "test": perplexity(test)}

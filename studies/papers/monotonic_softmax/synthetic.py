@@ -73,7 +73,7 @@ def fit(alpha: float, dim: int, head: str, seed: int, steps: int = STEPS) -> dic
     """One row of the study."""
     import torch
 
-    from headlong.heads.curve_names import build_curve
+    from headlong.heads import build_head
 
     started = time.process_time()
     torch.manual_seed(seed)
@@ -82,7 +82,7 @@ def fit(alpha: float, dim: int, head: str, seed: int, steps: int = STEPS) -> dic
     name, options = FITTED_HEADS[head]
     contexts, rows = (0.3 * torch.randn(size, own, dim)).requires_grad_(), (0.3 * torch.randn(size, dim)).requires_grad_()
     bias, prior = torch.zeros(size, requires_grad=True), torch.zeros(size, own, requires_grad=True)
-    curve = build_curve(name, **options)
+    curve: Any = build_head(name, 1, 2, **options).curve if name != "identity" else torch.nn.Identity()
 
     def log_prob() -> Tensor:
         parts = [curve(contexts[:, k] @ rows.T + bias).log_softmax(-1) for k in range(own)]

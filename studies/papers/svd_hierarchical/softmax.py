@@ -1,4 +1,4 @@
-"""SVD-softmax on WikiText-2, as the study of softmax approximations by Vlasova et al. sets it up.
+"""SVD-softmax, as the study of softmax approximations by Vlasova et al. sets it up.
 
 ::
 
@@ -12,45 +12,34 @@
 W from D/32 to D/2, N in {V/32, V/16, V/10}; the rotation T of the weights alone ("plain") beside that of the weights
 and training hidden vectors ("weighted", which is ours). Means over hidden vectors that neither was made from.
 
-``svd-lstm``  an LSTM on WikiText-2, as the published figures (Shim et al. 2017) are of, but smaller; test text
-``svd-ptb``   an LSTM on Penn Treebank: nothing published
-``svd``       a transformer on WikiText-2, held against the same figures: its hidden vectors have a large mean
+``svd-lstm``        an LSTM on WikiText-2, as the published figures (Shim et al. 2017) are of, but smaller; test text
+``svd-ptb``         an LSTM on Penn Treebank: nothing published
+``svd``             a small transformer on WikiText-2
+``svd-smollm2``     SmolLM2-135M-Instruct on WikiText-2: a language model that people use
+``svd-characters``  the last layer of a text recogniser: 6,625 classes, 120 dimensions
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headlong import Layer
-from headlong.arrays import hidden64
-from headlong.previews.svd import svd_plan
+from headlong.bench import real_layers
 from headlong.store import open_file
-from studies.papers import Context, PaperTable, Row, Setting, register
+from studies.papers import Context, Model, PaperTable, Row, Setting, register
+from studies.papers.svd_hierarchical.rotation import Preview
 from studies.papers.verdicts import Expected
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-
-class Subject(NamedTuple):
-    """A layer with its hidden vectors: files of the data folder, and the split that is evaluated."""
-
-    layer: str
-    hidden: str
-    split: str
-
-
-GPT = Subject("heads/wikitext2-gpt512.safetensors", "heads/wikitext2-gpt512.hidden.safetensors", "valid")
-PTB, WIKITEXT2 = (
-    Subject(f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors", "test")
-    for name in ("ptb-lstm", "wikitext2-lstm")
-)
 EVALUATED, CALIBRATED = 2048, 8192
 """Hidden vectors, evenly spread: those that figures are means of, and those that the weighted rotation is made from."""
 WIDTHS = (32, 16, 8, 4, 2)
@@ -60,61 +49,74 @@ QUERIES_AT_ONCE = 128
 NAMES = ("top10", "top100", "top1000", "kl", "z_ratio", "loss", "full_loss")
 
 
-def setting(rotation: str, width: int, rows: int) -> Setting:
-    return (("rotation", rotation), ("width", f"D/{width}"), ("rows", f"V/{rows}"))
+class Subject(NamedTuple):
+    """A layer, vectors to weight the rotation by, those that are asked with their targets, and whose they are."""
+
+    layer: Layer
+    train: Floats
+    hidden: Floats
+    target: Ids
+    model: Model
 
 
-def run(subject: Subject, context: Context) -> Iterator[Row]:
-    """All widths and row counts, plain and weighted, on the same vectors."""
-    path = context.data / subject.layer
-    layer = Layer.load(path, weight="weight") if subject is GPT else Layer.load(path)
-    file = open_file(context.data / subject.hidden)
-    rows = _spread(len(file.read(f"{subject.split}_target")), EVALUATED)[: context.queries]
-    hidden = hidden64(file.read(f"{subject.split}_hidden")[rows], layer.dim)
-    train = file.read("train_hidden")
-    calibration = hidden64(train[_spread(len(train), CALIBRATED)], layer.dim)
-    yield from evaluate(layer, hidden, calibration, context, file.read(f"{subject.split}_target")[rows].astype(np.int64))
+def of_files(layer_file: str, hidden_file: str, split: str, name: str, root: Path) -> Subject:
+    """What ``harvest`` wrote, or the small transformer's two files."""
+    path = root / layer_file
+    layer = Layer.load(path, weight="weight") if "weight" in open_file(path).tensors else Layer.load(path)
+    return subject(layer, root / hidden_file, split, name)
+
+
+def of_real(name: str, hidden_file: str, about: str, root: Path) -> Subject:
+    return subject(real_layers.load(name).layer, root / hidden_file, "valid", about)
+
+
+def subject(layer: Layer, path: Path, split: str, name: str) -> Subject:
+    file = open_file(path)
+    train, hidden, target = (file.read(part) for part in ("train_hidden", f"{split}_hidden", f"{split}_target"))
+    rows, few = _spread(len(target), EVALUATED), _spread(len(train), CALIBRATED)
+    model = Model(name, layer.vocab, layer.dim)
+    return Subject(layer, train[few].astype(np.float32), hidden[rows].astype(np.float32), target[rows].astype(np.int64), model)
 
 
 def _spread(count: int, most: int) -> Ids:
     return np.linspace(0, count - 1, min(most, count)).astype(np.int64)
 
 
-def evaluate(layer: Layer, hidden: Doubles, calibration: Doubles, context: Context, target: Ids | None = None) -> Iterator[Row]:
-    """The rows of the table for any layer; without targets no loss."""
-    looks = _looks(layer, hidden, calibration, context)
+def setting(rotation: str, width: int, rows: int) -> Setting:
+    return (("rotation", rotation), ("width", f"D/{width}"), ("rows", f"V/{rows}"))
+
+
+def run(read: Callable[[Path], Subject], context: Context) -> Iterator[Row]:
+    """All widths and row counts, plain and weighted, on the same vectors."""
+    about = read(context.data)
+    if context.queries is not None:
+        about = about._replace(hidden=about.hidden[: context.queries], target=about.target[: context.queries])
+    yield from evaluate(about, context)
+
+
+def evaluate(about: Subject, context: Context) -> Iterator[Row]:
+    """The rows of the table for any layer."""
+    layer, widest = about.layer, max(1, about.layer.dim // WIDTHS[-1])
+    previews = {"plain": Preview.of(layer, widest), "weighted": Preview.of(layer, widest, about.train)}
     weight = np.asarray(layer.weight, np.float64)
+    bias = 0.0 if layer.bias is None else np.asarray(layer.bias, np.float32)
     sums: dict[Setting, Doubles] = {}
     progress = context.stage("evaluate")
-    for start in range(0, len(hidden), QUERIES_AT_ONCE):
-        part = slice(start, start + QUERIES_AT_ONCE)
-        exact = Exact.of(weight, layer.bias, hidden[part])
-        wanted = None if target is None else target[part]
-        for name, (columns, rotated) in looks.items():
+    for start in range(0, len(about.hidden), QUERIES_AT_ONCE):
+        hidden = about.hidden[start : start + QUERIES_AT_ONCE]
+        exact = Exact(hidden @ weight.T + bias)
+        for name, one in previews.items():
+            rotated = hidden @ one.turn
             for width in WIDTHS:
                 keep = max(1, layer.dim // width)
-                preview = rotated[part, :keep] @ columns[:, :keep].T
-                if layer.bias is not None:
-                    preview += layer.bias
-                for rows, values in compare(exact, preview, wanted):
+                preview = rotated[:, :keep] @ one.columns[:, :keep].T + bias
+                for rows, values in compare(exact, preview, about.target[start : start + QUERIES_AT_ONCE]):
                     key = setting(name, width, rows)
                     sums[key] = sums.get(key, np.zeros(len(values))) + values
-        progress(min(start + QUERIES_AT_ONCE, len(hidden)), len(hidden))
+        progress(min(start + QUERIES_AT_ONCE, len(about.hidden)), len(about.hidden))
     for key, total in sums.items():
-        yield Row(key, {name: float(f"{value:.6g}") for name, value in zip(NAMES, total / len(hidden), strict=False)})
-
-
-def _looks(layer: Layer, hidden: Doubles, calibration: Doubles, context: Context) -> dict[str, tuple[Floats, Floats]]:
-    """For each rotation: the widest preview's columns, and the rotated hidden vectors."""
-    rotations = {"plain": None, "weighted": calibration}
-    looks = {}
-    progress = context.stage("rotate the layer")
-    for done, (name, vectors) in enumerate(rotations.items()):
-        plan = svd_plan(layer, max(1, layer.dim // WIDTHS[-1]), 1, vectors)
-        assert plan.rotation is not None
-        looks[name] = (plan.levels[0].codes, np.asarray(hidden @ plan.rotation, np.float32))
-        progress(done + 1, len(rotations))
-    return looks
+        got = {name: float(f"{value:.6g}") for name, value in zip(NAMES, total / len(about.hidden), strict=True)}
+        yield Row(key, got, about.model)
 
 
 class Exact:
@@ -129,13 +131,8 @@ class Exact:
         order = np.argsort(-np.take_along_axis(z, found, 1), axis=1)
         self.best = np.take_along_axis(found, order, 1)
 
-    @classmethod
-    def of(cls, weight: Doubles, bias: Any, hidden: Doubles) -> Exact:
-        z = hidden @ weight.T
-        return cls(z if bias is None else z + bias)
 
-
-def compare(exact: Exact, preview: Floats, target: Ids | None = None) -> Iterator[tuple[int, Doubles]]:
+def compare(exact: Exact, preview: Floats, target: Ids) -> Iterator[tuple[int, Doubles]]:
     """For each number of exact rows: the sums over queries of what ``NAMES`` has."""
     queries, vocab = preview.shape
     line = np.arange(queries)[:, None]
@@ -151,12 +148,9 @@ def compare(exact: Exact, preview: Floats, target: Ids | None = None) -> Iterato
         covered = np.take_along_axis(inside, exact.best, 1)
         lse = _lse(mixed)
         kl = np.einsum("qv,qv->q", exact.p, exact.z - mixed) + lse - exact.lse
-        ratio = np.exp(lse - exact.lse)
-        values = [*(covered[:, :top].sum() for top in TOPS), kl.sum(), ratio.sum()]
-        if target is not None:
-            at = line[:, 0], target
-            values += [(lse - mixed[at]).sum(), (exact.lse - exact.z[at]).sum()]
-        yield rows, np.array(values, np.float64)
+        at = line[:, 0], target
+        values = [*(covered[:, :top].sum() for top in TOPS), kl.sum(), np.exp(lse - exact.lse).sum()]
+        yield rows, np.array([*values, (lse - mixed[at]).sum(), (exact.lse - exact.z[at]).sum()], np.float64)
 
 
 def _lse(z: Doubles) -> Doubles:
@@ -173,19 +167,28 @@ PUBLISHED = {
 }
 """Shim et al. (2017), as quoted in notes: at W = D/8 and N = 3,300 (V/10), the worst that was printed over D = 256 to 1,024;
 better is no difference, the tolerance half a unit of the last printed digit. ``printed.py`` says on which side ours lie."""
-CLAIMS = {
-    "svd": (GPT, "a transformer's WikiText-2 layer, where figures are printed for LSTMs"),
-    "svd-lstm": (WIKITEXT2, "a WikiText-2 LSTM (D = 200): the top 10 and the normaliser at a fifth of the arithmetic"),
-    "svd-ptb": (PTB, "a Penn Treebank LSTM (D = 200)"),
-}
-for _table, (_subject, _claim) in CLAIMS.items():
+GPT = ("heads/wikitext2-gpt512.safetensors", "heads/wikitext2-gpt512.hidden.safetensors")
+SMOLLM2, CHARACTERS = "heads/smollm2.hidden.safetensors", "heads/ppocr-characters.safetensors"
+PTB, WIKITEXT2 = (
+    (f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors") for name in ("ptb-lstm", "wikitext2-lstm")
+)
+SUBJECTS: dict[str, tuple[tuple[str, ...], Callable[[Path], Subject], str]] = {
+    "svd": (GPT, partial(of_files, *GPT, "valid", "small GPT"), "a small transformer's WikiText-2 layer"),
+    "svd-lstm": (WIKITEXT2, partial(of_files, *WIKITEXT2, "test", "LSTM 2 x 200"), "a WikiText-2 LSTM (D = 200)"),
+    "svd-ptb": (PTB, partial(of_files, *PTB, "test", "LSTM 2 x 200"), "a Penn Treebank LSTM (D = 200)"),
+    "svd-smollm2": ((SMOLLM2,), partial(of_real, "smollm2", SMOLLM2, "SmolLM2-135M-Instruct"), "SmolLM2-135M-Instruct's head"),
+    "svd-characters": (
+        (CHARACTERS,), partial(of_real, "characters", CHARACTERS, "PP-OCRv4 recogniser"), "a text recogniser's characters",
+    ),
+}  # fmt: skip
+for _table, (_needs, _read, _claim) in SUBJECTS.items():
     register(
         PaperTable(
             paper="vlasova-softmax",
             table=_table,
             claim=f"SVD-softmax over {_claim}",
             source="nothing for a layer of this kind or size; Shim et al. (2017) print LSTMs of D = 256 to 1,024, unverified",
-            needs=(_subject.layer, _subject.hidden),
-            run=partial(run, _subject),
+            needs=_needs,
+            run=partial(run, _read),
         )
     )

@@ -70,7 +70,7 @@ LOWEST, STEP = -6.0, 0.01
 class Rules(NamedTuple):
     """``eps`` relative; ``warm`` the share of the coordinates that the warm-up may read; ``exact``: score the winners.
 
-    ``arm``, ``sum``  the multipliers;  ``published``: the authors' constants;  ``bound``  a pull's variance, where it is known
+    ``arm``, ``sum``  the multipliers;  ``published``: the authors' constants
     """
 
     eps: float = 0.3
@@ -80,7 +80,6 @@ class Rules(NamedTuple):
     sum: float = 1.0
     published: bool = False
     exact: bool = True
-    bound: float = 0.0
 
 
 class Outcome(NamedTuple):
@@ -124,7 +123,6 @@ class Search:
         self.ids, self.shares, self.keys = order
         self.size = len(self.ids)
         """Coordinates that can be drawn."""
-        self.bound = 0.0
         self.pulls, self.estimate = np.zeros(len(base), np.int64), base.copy()
         self.variance = np.full(len(base), np.inf if self.size else 0.0)
 
@@ -152,14 +150,16 @@ class Search:
 
 
 def following(m: int, most: int) -> int:
-    """The next prefix: 16, then half as much again."""
-    return min(most, max(FIRST_SAMPLES, math.ceil(GROWTH * m)))
+    """The next prefix: the first of ``ceil(16 * 1.5^i)`` above ``m``, as the authors' logs have them."""
+    length = float(FIRST_SAMPLES)
+    while math.ceil(length) <= m:
+        length *= GROWTH
+    return min(most, math.ceil(length))
 
 
 def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:
     """The four stages. ``exact [vocab]``: the logits the winners are scored from; ``width``: the first variance tried."""
     stage = rules.delta / (2 if rules.exact else 3)
-    search.bound = rules.bound
     log_classes = math.log(6 * len(live) / stage)
     most = min(search.size, max(1, int(rules.warm * search.size)))
     search.together(live, 1 / (17 * log_classes), rules.sum, most)
@@ -180,7 +180,7 @@ def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Id
 def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, stage: float) -> Ids:
     """Round-based elimination (Hillel et al., 2013); ``k`` of the last survivors."""
     logs = math.log(6 * len(live) * max(math.log(max(search.size, 2)), 1.0) / stage)
-    target = (rules.bound or width) / 4
+    target = width / 4
     while len(live) > k:
         search.together(live, target, rules.arm, search.size)
         estimate, half = search.estimate[live], np.sqrt(2 * rules.arm * search.variance[live] * logs)
@@ -451,27 +451,33 @@ def fit_multipliers(
     exact = reader.slope * reader.logits(hidden, every, native.threads(None)) + reader.shift
     allowed = math.floor(rules.delta * len(hidden))
 
-    def failures(arm: float, total: float | None, eps: float | None) -> int:
+    def failing(rows: Ids, arm: float, total: float | None, eps: float | None) -> NDArray[np.bool_]:
         how = rules._replace(arm=arm, sum=NOTHING, warm=1.0) if total is None else rules._replace(arm=arm, sum=total)
-        values, ids, lse, *_ = reader.search(hidden, 1, None, native.threads(None), how)
-        return int(failed(values, ids, lse, exact, eps).sum())
+        values, ids, lse, *_ = reader.search(hidden[rows], 1, None, native.threads(None), how)
+        return failed(values, ids, lse, exact[rows], eps)
 
-    arm = fitted(lambda f: failures(f, None, None), math.floor(share * allowed)) if given[0] is None else given[0]
-    total = fitted(lambda f: failures(arm, f, rules.eps), allowed) if given[1] is None else given[1]
-    return arm, total
+    arm, total, count = *given, len(hidden)
+    if arm is None:
+        arm = fitted(lambda f, rows: failing(rows, f, None, None), count, math.floor(share * allowed))
+    race = arm
+    return arm, fitted(lambda f, rows: failing(rows, race, f, rules.eps), count, allowed) if total is None else total
 
 
-def fitted(failures: Callable[[float], int], allowed: int) -> float:
-    """The smallest multiplier from 10^-6 to 1 with at most ``allowed`` failures; 1 where even that has more."""
-    low, high = LOWEST, 0.0
-    if failures(10.0**low) <= allowed:
+def fitted(failing: Callable[[float, Ids], NDArray[np.bool_]], count: int, allowed: int) -> float:
+    """The smallest multiplier from 10^-6 to 1 with at most ``allowed`` failures of ``count``; 1 where even that has more.
+
+    ``failing(f, rows)`` says which of the vectors fail. What fails at one multiplier fails at smaller ones, and what does not
+    is right at larger ones, so only the vectors between the two ends are asked again.
+    """
+    low, high, sure = LOWEST, 0.0, 0
+    rows = np.flatnonzero(failing(10.0**low, np.arange(count)))
+    if len(rows) <= allowed:
         return float(10.0**low)
-    if failures(1.0) > allowed:
-        return 1.0
     while high - low > STEP:
         middle = (low + high) / 2
-        if failures(10.0**middle) <= allowed:
-            high = middle
+        wrong = failing(10.0**middle, rows)
+        if sure + int(wrong.sum()) <= allowed:
+            high, sure, rows = middle, sure + int(wrong.sum()), rows[~wrong]
         else:
-            low = middle
+            low, rows = middle, rows[wrong]
     return float(10.0**high)

@@ -6,6 +6,7 @@
     estimate_i = base_i + sum_s scale_is <q_is, x^_s>
     sigma_i^2 = sum_s |x_s|^2 error_is^2 / (n_s - 1) + step_s^2 (scale_is |q_s|)^2 / 4
     likely radius = kappa sigma_i,     proved radius = sum_s |x_s| error_is + |x_s - x^_s| scale_is |q_s|
+    of a class: its share of that of its tile's largest errors and scales
 
 Ids: the best estimates are scored exactly; so is every class whose estimate and radius reach the worst of the best k. The union
 goes over the k true best alone: ``kappa = sqrt(2 log(k / delta))``. Normalisers: intervals of all classes at once,
@@ -36,7 +37,7 @@ class CodesInNumPy:
 
     def __init__(self, layer: Layer, codes: Codes, rows: Executor) -> None:
         self.layer, self.codes, self.rows = layer, codes, rows
-        self.q, self.scale, self.error, self.base = decoded(codes, layer.vocab)
+        self.q, self.scale, self.base, self.share, self.largest = decoded(codes, layer.vocab)
 
     def estimates(self, hidden: Doubles, kappa: float, seed: int) -> tuple[Doubles, Doubles]:
         """Estimates ``[batch, vocab]`` of the logits, and how far off they are: at kappa deviations, or for certain at 0."""
@@ -45,7 +46,7 @@ class CodesInNumPy:
         length = np.linalg.norm(moved, axis=1)
         x = moved.astype(np.float32).astype(np.float64) @ codes.rotation
         estimate = np.tile(self.base, (len(hidden), 1))
-        squares, linear = np.zeros_like(estimate), np.zeros_like(estimate)
+        squares, linear = np.zeros((2, len(hidden), len(codes.tiles)))
         constant, size, column = codes.lost * length, np.full(len(hidden), codes.most_base), 0
         for s, (start, stop, _, planes) in enumerate(codes.segments):
             code_norm, most, x_error, row_error = codes.bounds[s]
@@ -61,12 +62,12 @@ class CodesInNumPy:
                 estimate += (rounded * step[:, None]) @ self.q[s].T * self.scale[s]
             norm = np.linalg.norm(own, axis=1) + x_error * length
             loss = np.linalg.norm(rest, axis=1) + x_error * length
-            squares += np.outer(norm**2 / (stop - start - 1), self.error[s] ** 2)
-            squares += np.outer((step * code_norm / 2) ** 2, self.scale[s] ** 2)
-            linear += np.outer(norm, self.error[s]) + np.outer(loss * code_norm, np.abs(self.scale[s]))
+            error, scale = self.largest[:, s].T
+            squares += np.outer(norm**2 / (stop - start - 1), error**2) + np.outer((step * code_norm / 2) ** 2, scale**2)
+            linear += np.outer(norm, error) + np.outer(loss * code_norm, scale)
             constant += norm * row_error + x_error * length * most
             size += (norm + loss) * most
-        radius = kappa * np.sqrt(squares) if kappa > 0 else linear
+        radius = (kappa * np.sqrt(squares) if kappa > 0 else linear).repeat(TILE, axis=1)[:, : self.layer.vocab] * self.share
         return estimate + (hidden @ codes.centre)[:, None], radius + (constant + 2.0**-17 * size)[:, None]
 
     def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int) -> Answer:
@@ -154,8 +155,10 @@ def kappa_of(events: float, delta: float) -> float:
     return math.sqrt(2 * math.log(max(1.0, events) / delta)) if delta > 0 else 0.0
 
 
-def decoded(codes: Codes, vocab: int) -> tuple[list[Doubles], list[Doubles], list[Doubles], Doubles]:
-    """Odd integers ``[vocab, n_s]``, scales and error norms ``[vocab]`` of each segment, and the bases ``[vocab]``."""
+def decoded(codes: Codes, vocab: int) -> tuple[list[Doubles], list[Doubles], Doubles, Doubles, Doubles]:
+    """Odd integers ``[vocab, n_s]`` and scales ``[vocab]`` of each segment; bases and shares ``[vocab]``; the largest errors
+    and scales ``[tiles, segments, 2]``.
+    """
     q, place = [], 0
     count = len(codes.tiles)
     for start, stop, bits, _ in codes.segments:
@@ -165,14 +168,11 @@ def decoded(codes: Codes, vocab: int) -> tuple[list[Doubles], list[Doubles], lis
         place += size
         u = unpacked(words, bits).reshape(count * TILE, groups * GROUP)[:vocab, : stop - start]
         q.append(2.0 * u - (2**bits - 1))
-    lines = len(codes.segments)
-    scale = _runs(codes.tiles, place, lines, np.float32)[:, :vocab]
+    lines = len(codes.segments) + 2
+    *scale, base, share = _runs(codes.tiles, place, lines)[:, :vocab]
     place += lines * TILE * 4
-    error = _runs(codes.tiles, place, lines, np.uint16)[:, :vocab]
-    place += lines * TILE * 2
-    wide = (error.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    base = _runs(codes.tiles, place, 1, np.float32)[0, :vocab]
-    return q, list(scale.astype(np.float64)), list(wide.astype(np.float64)), base.astype(np.float64)
+    largest = np.ascontiguousarray(codes.tiles[:, place : place + 8 * len(codes.segments)]).view(np.float32)
+    return q, scale, base, share, largest.reshape(count, -1, 2).astype(np.float64)
 
 
 def unpacked(words: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
@@ -192,11 +192,11 @@ def unpacked(words: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(quads.transpose(0, 3, 1, 2, 4))
 
 
-def _runs(tiles: NDArray[np.uint8], at: int, lines: int, kind: Any) -> NDArray[Any]:
+def _runs(tiles: NDArray[np.uint8], at: int, lines: int) -> Doubles:
     """Numbers of every class, ``[lines, classes]``, which begin at byte ``at`` of each tile."""
-    size = lines * TILE * np.dtype(kind).itemsize
-    runs = np.ascontiguousarray(tiles[:, at : at + size]).view(kind).reshape(len(tiles), lines, TILE)
-    return np.ascontiguousarray(runs.transpose(1, 0, 2)).reshape(lines, -1)
+    size = lines * TILE * 4
+    runs = np.ascontiguousarray(tiles[:, at : at + size]).view(np.float32).reshape(len(tiles), lines, TILE)
+    return runs.transpose(1, 0, 2).reshape(lines, -1).astype(np.float64)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -11,7 +11,7 @@ from headlong.arrays import Array
 from headlong.plan import CLASS_BLOCK, CODE_BITS, Codes, Segment
 
 NAMES = ("tiles", "mean", "centre", "rotation", "bounds")
-MOST_SEGMENTS, GROUP = 16, 32
+MOST_SEGMENTS, GROUP, LINE = 16, 32, 64
 """As ``csrc/scan/tiles.h`` has them."""
 
 
@@ -38,7 +38,8 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
     if any(one.stop - one.start < 2 or one.bits not in CODE_BITS or one.planes not in (1, 2) for one in segments):
         raise ValueError(f"codes have the segments {segments}")
     groups = [-(-(one.stop - one.start) // GROUP) for one in segments]
-    size = CLASS_BLOCK * (sum(4 * n * one.bits for n, one in zip(groups, segments, strict=True)) + 6 * len(segments) + 4)
+    size = CLASS_BLOCK * (sum(4 * n * one.bits for n, one in zip(groups, segments, strict=True)) + 4 * len(segments) + 8)
+    size += -(-len(segments) * 8 // LINE) * LINE
     takes = tuple(tuple(map(bool, row)) for row in record["takes"])
     if [len(row) for row in takes] != [3, 3]:
         raise ValueError(f"codes are taken for {takes}")
