@@ -149,7 +149,8 @@ def train(asked: argparse.Namespace, threads: int) -> None:
         sys.stdout.write("\n".join(recipe.shipped()) + "\n")
         return
     settings = dict(map(_choice, asked.option)) | ({} if asked.seed is None else {"training.seed": asked.seed})
-    record = run.train(run.chosen_recipe(asked.recipe, asked.model, asked.data, asked.head, settings), asked.out, sys.stderr)
+    chosen = run.chosen_recipe(asked.recipe, asked.model, asked.data, asked.head, settings)
+    record = run.train(chosen, asked.out, progress(chosen.name))
     _say(record) if asked.json else sys.stdout.write(run.summary(record) + "\n")
 
 

@@ -134,7 +134,8 @@ def _training(dim: int = 16, vocab: int = 400) -> dict[str, Any]:
     torch.manual_seed(0)
     contexts = np.random.default_rng(1).standard_normal((vocab, 8)).astype(np.float32)
     hidden, target = torch.randn(20, dim), torch.randint(vocab, (20,))
-    return names | {"hidden": hidden, "target": target, "contexts": contexts, "vectors": hidden[:3].numpy()}
+    names |= {"body": torch.nn.Linear(dim, dim), "batches": [(hidden, target)], "hidden": hidden, "target": target}
+    return names | {"contexts": contexts, "vectors": hidden[:3].numpy()}
 
 
 def _on_a_device() -> dict[str, Any]:

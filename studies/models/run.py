@@ -2,19 +2,17 @@
 
     record = train("ptb-lstm")                       # runs/ptb-lstm/{last,best}.safetensors, run.json
 
-The record has what it takes to judge and repeat the run: command, seed, recipe, environment, curve, figures, and the
+The record has what it takes to judge and repeat the run: seed, recipe, environment, curve, figures, and the
 checksum of the trained layer. It names no folder and no host.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -23,11 +21,11 @@ from headlong.bench.measure import environment
 from headlong.errors import OptionError
 from headlong.store import replacing
 from studies.models.bleu import score_translations
-from studies.models.evaluate import Figures
+from studies.models.evaluate import Figures, Tell
 from studies.models.jobs import Job, build_job
 from studies.models.optimisers import product_facts
-from studies.models.recipe import Recipe, Training, from_dict, read_recipe, shipped
-from studies.models.train import Moment, Run
+from studies.models.recipe import Recipe, from_dict, read_recipe
+from studies.models.train import Run
 
 FORMAT, VERSION = "headlong-training", 1
 RECORD = "run.json"
@@ -46,13 +44,10 @@ def chosen_recipe(
     return from_dict({}, f"{Path(data).stem}-{model}", overrides)
 
 
-def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, show: TextIO | None = None) -> dict[str, Any]:
-    """Train, or go on with, the recipe in ``out`` (default ``runs/NAME``); returns the record that it also wrote.
-
-    ``show`` is told how far it is now and then.
-    """
+def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, report: Tell | None = None) -> dict[str, Any]:
+    """Train, or go on with, the recipe in ``out`` (default ``runs/NAME``); returns the record that it also wrote."""
     folder = Path(out) if out is not None else Path("runs") / recipe.name
-    run = Run(build_job(recipe), folder, None if show is None else Display(show))
+    run = Run(build_job(recipe), folder, report)
     record = describe(run.job, run, run.fit())
     with replacing(folder / RECORD) as file:
         file.write(json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
@@ -70,7 +65,6 @@ def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "name": recipe.name,
-        "command": command(recipe),
         "seed": recipe.training.seed,
         "data": {"name": job.data.name, "licence": job.data.licence},
         "recipe": recipe.as_dict() | {"data": job.data.name},
@@ -84,30 +78,6 @@ def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
     }
 
 
-def command(recipe: Recipe) -> str:
-    """The command line that trains this recipe: a shipped recipe and what differs from it, or all of it."""
-    base: Recipe | None = read_recipe(recipe.name) if recipe.name in shipped() else None
-    plain = {} if base is None else _flat(base)
-    named = _flat(recipe) | {"data": Path(recipe.data).name}
-    words = ["python -m studies train", *([] if base is None else [recipe.name])]
-    for key, value in named.items():
-        if plain.get(key) == value or (base is None and key.startswith("training.") and value == _DEFAULTS[key]):
-            continue
-        short = {"data": "--data", "model.kind": "--model", "head.kind": "--head"}.get(key)
-        words.append(f"{short} {value}" if short else f"--option {key}={json.dumps(value)}")
-    return " ".join(words)
-
-
-def _flat(recipe: Recipe) -> dict[str, Any]:
-    """``{"data": ..., "model.kind": ..., "training.rate": ...}``."""
-    tables = recipe.as_dict()
-    flat = {f"{table}.{key}": value for table in ("model", "head", "training") for key, value in tables[table].items()}
-    return {"data": tables["data"], **flat}
-
-
-_DEFAULTS = {f"training.{key}": value for key, value in dataclasses.asdict(Training()).items()}
-
-
 def summary(record: Mapping[str, Any]) -> str:
     """``ptb-lstm: test perplexity 98.30 on 82,420 targets, 0:11:32``."""
     test, seconds = dict(record["test"]), int(record["seconds"])
@@ -115,27 +85,3 @@ def summary(record: Mapping[str, Any]) -> str:
     if "bleu" in test:
         text += f", BLEU {test['bleu']:.2f} ({test['signature']})"
     return f"{text}, {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-
-
-class Display:
-    """A line now and then, and one for each epoch."""
-
-    def __init__(self, stream: TextIO, every: float = 15.0) -> None:
-        self._stream, self._every, self._next = stream, every, 0.0
-
-    def __call__(self, moment: Moment) -> None:
-        now = time.monotonic()
-        if now >= self._next or moment.valid is not None:
-            self._next = now + self._every
-            self._stream.write(line(moment) + "\n")
-            self._stream.flush()
-
-
-def line(moment: Moment) -> str:
-    """``epoch 2/6  step 431/1328  loss 4.713  8.6k/s  left 0:09:12``, and the validation figure after an epoch."""
-    minutes, seconds = divmod(int(moment.seconds_left), 60)
-    text = (
-        f"epoch {moment.epoch}/{moment.epochs}  step {moment.step}/{moment.steps}  loss {moment.loss:.3f}  "
-        f"rate {moment.rate:.2g}  {moment.targets_per_second:,.0f}/s  left {minutes // 60}:{minutes % 60:02}:{seconds:02}"
-    )
-    return text if moment.valid is None else f"{text}  valid perplexity {moment.valid:.2f}"

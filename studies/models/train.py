@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,7 +18,7 @@ import torch
 from headlong.errors import NonFiniteError, StoreError
 from studies.models.backbones.base import Batch, State
 from studies.models.checkpoint import Progress, load_weights, open_checkpoint, resume, save_checkpoint
-from studies.models.evaluate import Figures, evaluate
+from studies.models.evaluate import Figures, Tell, evaluate
 from studies.models.jobs import Job
 from studies.models.optimisers import build_optimiser, products, rate_at, set_rate
 
@@ -29,28 +27,10 @@ PAUSE = 20.0
 """A step that takes longer than this and hardly any processor time was a machine put to sleep."""
 
 
-@dataclass(frozen=True)
-class Moment:
-    """Calls a progress display after each step and each epoch; ``valid``: perplexity, after an epoch."""
-
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    loss: float
-    rate: float
-    targets_per_second: float
-    seconds_left: float
-    valid: float | None = None
-
-
-Report = Callable[[Moment], None]
-
-
 class Run:
     """A job in its folder."""
 
-    def __init__(self, job: Job, folder: Path, report: Report | None = None) -> None:
+    def __init__(self, job: Job, folder: Path, report: Tell | None = None) -> None:
         self.job, self.folder, self.training, self._report = job, folder, job.recipe.training, report
         self._optimiser = build_optimiser(job.model.parameters(), self.training)
         try:
@@ -89,7 +69,8 @@ class Run:
             progress.count += len(batch.target)
             progress.step += 1
             self._clock(started, cpu)
-            self._tell(steps, rate)
+            if self._report is not None:
+                self._report(progress.epoch * steps + progress.step, self.training.epochs * steps)
             if progress.step % self.training.save_steps == 0 and progress.step < steps:
                 self._save()
         self._close_epoch(steps)
@@ -139,7 +120,6 @@ class Run:
             "seconds": round(progress.seconds, 1),
             "cpu_seconds": round(progress.cpu_seconds, 1),
         }
-        self._tell(steps, entry["rate"], figures.perplexity)
         progress.history.append(entry)
         progress.epoch, progress.step, progress.total, progress.count = progress.epoch + 1, 0, 0.0, 0
         self._state = ()
@@ -152,16 +132,6 @@ class Run:
         wall, used = time.monotonic() - started, time.process_time() - cpu
         self.progress.cpu_seconds += used
         self.progress.seconds += used if wall > PAUSE and used < wall / 10 else wall
-
-    def _tell(self, steps: int, rate: float, valid: float | None = None) -> None:
-        if self._report is None:
-            return
-        progress = self.progress
-        done = progress.epoch * steps + progress.step
-        left = (self.training.epochs * steps - done) * progress.seconds / max(1, done)
-        speed = progress.count * (done / max(1, progress.step)) / max(1e-9, progress.seconds)
-        loss = progress.total / max(1, progress.count)
-        self._report(Moment(progress.epoch + 1, self.training.epochs, progress.step, steps, loss, rate, speed, left, valid))
 
 
 def _seed(seed: int, epoch: int, step: int) -> int:

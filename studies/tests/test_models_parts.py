@@ -20,7 +20,7 @@ from studies.models.optimisers import (
     restore_optimiser,
 )
 from studies.models.recipe import Training, from_dict, options_from, read_recipe, shipped
-from studies.models.run import chosen_recipe, command
+from studies.models.run import chosen_recipe
 
 IDS = np.arange(1000, dtype=np.int32)
 
@@ -101,7 +101,6 @@ def test_every_shipped_recipe_is_whole(name: str) -> None:
     kind = MODELS[recipe.model]
     options_from(kind.options, recipe.model_options, "model")
     assert from_dict(recipe.as_dict(), name) == recipe
-    assert command(recipe) == f"python -m studies train {name}"
 
 
 def test_a_typo_is_no_default(tmp_path: Path) -> None:
@@ -133,11 +132,6 @@ def test_a_typo_is_no_default(tmp_path: Path) -> None:
         options_from(MODELS["lstm"].options, {"dims": 3}, "model")
 
 
-def test_the_command_of_a_record_names_what_differs() -> None:
-    changed = read_recipe("ptb-lstm", {"training.epochs": 1, "model.dropout": 0.5, "data": "/some/where/text.txt"})
-    options = "--option model.dropout=0.5 --option training.epochs=1"
-    assert command(changed) == f"python -m studies train ptb-lstm --data text.txt {options}"
-    own = chosen_recipe(None, "lstm", "a/text.txt", None, {"training.window": 64})
-    assert command(own) == "python -m studies train --data text.txt --model lstm --head dense --option training.window=64"
+def test_nothing_named_is_refused() -> None:
     with pytest.raises(OptionError, match="nothing to train"):
         chosen_recipe(None, "lstm", None, None, {})

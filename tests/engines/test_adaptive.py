@@ -22,6 +22,11 @@ EPS = math.log(1.3)
 Doubles = NDArray[np.float64]
 
 
+def longer(m: int) -> int:
+    """16, 24, 36, 54, 81, 122, 183, 274, ...: 16 * 1.5^i, rounded up only where it is read."""
+    return next(size for i in range(60) if (size := math.ceil(16 * 1.5**i)) > m)
+
+
 @pytest.fixture
 def layer(rng: np.random.Generator) -> hl.Layer:
     weight = rng.standard_normal((400, 96)) * np.linspace(2, 0.1, 96)
@@ -87,7 +92,7 @@ def authors(case: Case) -> Stated:
     def grow(classes: list[int], target: float, multiplier: float, cap: int) -> None:
         m = max(read[i] for i in classes)
         while m < cap and multiplier * max(var[i] for i in classes) > target:
-            m = min(cap, max(16, math.ceil(1.5 * m)))
+            m = min(cap, longer(m))
             looks.append((m, tuple(classes)))
             for i in classes:
                 look(i, m)
@@ -115,7 +120,7 @@ def authors(case: Case) -> Stated:
     for i in range(vocab):
         wanted = min(sum(gamma) / (c1 * gamma[i]), sum(alpha) / (c2 * alpha[i]))
         while read[i] < size and case.rules.sum * var[i] > wanted:
-            look(i, min(size, max(16, math.ceil(1.5 * read[i]))))
+            look(i, min(size, longer(int(read[i]))))
     return Stated(looks, winner, read, est, math.log(sum(math.exp(value) for value in est)))
 
 

@@ -87,7 +87,9 @@ def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks
         if row.ndim != 1:
             raise ShapeError(f"{place} has shape {shape_of(row)}; expected a flat list of ids")
         if native.mark(marked[number : number + 1], row[None, :], at) < 0:
-            _mark(marked[number], checked_ids(row, vocab, place, lowest=-1), at)
+            some = checked_ids(row, vocab, place, lowest=-1)
+            marked[number] = 1 - at
+            marked[number, some[some >= 0]] = at
     return marked, most_left(marked)
 
 
@@ -136,12 +138,6 @@ def _rows(ids: Any, batch: int, name: str) -> Any:
 
 def _expected(batch: int) -> str:
     return f"expected ids [m] for the whole call, or {batch} rows, one per query"
-
-
-def _mark(mark: Marks, ids: NDArray[np.int64], at: int) -> None:
-    """What ``native.mark`` does to a row, of checked ids."""
-    mark[:] = 1 - at
-    mark[ids[ids >= 0]] = at
 
 
 def _is_row(value: object) -> bool:

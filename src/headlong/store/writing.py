@@ -5,6 +5,7 @@ Writing streams (no second copy in memory), aligns the data to 64 bytes, and end
 
 from __future__ import annotations
 
+import glob
 import json
 import math
 import os
@@ -102,8 +103,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if not beside.exists():
-                _name(file, beside)
+            if not beside.exists():  # a handle of any kind makes Python follow the link to the file
+                os.link(f"/proc/self/fd/{file.fileno()}", beside, src_dir_fd=file.fileno())
         os.replace(beside, target)
         _sync_folder(target.parent)
     except OSError as error:
@@ -122,14 +123,6 @@ def _unnamed(folder: Path) -> BinaryIO | None:
         return None
 
 
-def _name(file: BinaryIO, path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY)  # with a folder's handle Python follows the link to the file
-    try:
-        os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=folder)
-    finally:
-        os.close(folder)
-
-
 def _take_permissions(file: BinaryIO, target: Path) -> None:
     if os.name == "posix" and target.exists():
         os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
@@ -137,15 +130,10 @@ def _take_permissions(file: BinaryIO, target: Path) -> None:
 
 def _clear_abandoned(target: Path) -> None:
     """Remove the files of killed writers of ``target``: those that nobody has written to for long."""
-    for found in target.parent.glob(f".{_literal(target.name)}.{'[0-9a-f]' * 8}.tmp"):
+    for found in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.tmp"):
         with suppress(OSError):  # another writer clears away, too, or the file is not ours
             if time.time() - found.stat().st_mtime > ABANDONED:
                 found.unlink()
-
-
-def _literal(name: str) -> str:
-    """The name as a pattern that matches nothing else."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -7,12 +7,11 @@
 
 10 x 10: ten experts start at random with every class in each, and the net learns with them. 100 x 100: the same, and then each
 of the ten becomes ten, whose gates are drawn anew around their parent's (a hundred whole experts at once would be a hundred
-million weights). An expert that no vector picks becomes half of the busiest one. Seeded, 100 x 100: the net first learns with a
-full softmax, which seeds a hundred experts (``heads.expert_pruning.seeded``) with twice the room that they need; both learn on
-and are pruned. ``purity``: the share of an expert's classes that are of its commonest super-class, mean over experts;
-``routed``: the share of an expert's vectors that are of its commonest; ``exact``: experts whose classes are one super-class,
-all of it. The full softmax beside it has a net of its own, and as many steps as the other had in all; not where experts divide.
-A training in which they do keeps its stages in ``runs/liao2019/synthetic`` and goes on there.
+million weights). An expert that no vector picks becomes half of the busiest one: ``revived`` says how often. ``purity``: the
+share of an expert's classes that are of its commonest super-class, mean over experts; ``routed``: the share of an expert's
+vectors that are of its commonest; ``exact``: experts whose classes are one super-class, all of it. The full softmax beside it
+has a net of its own, and as many steps; not where experts divide. A training in which they do keeps its stages in
+``runs/liao2019/synthetic`` and goes on there.
 """
 
 from __future__ import annotations
@@ -31,18 +30,16 @@ if TYPE_CHECKING:
     from studies.models.experts.growth import Vectors
 
 DIM, ITEMS, RATE = 100, 100, 3e-3
-ROOM, TRIALS, SEEDED_ON = 2, 100, 50_000
 RUNS = Path("runs") / "liao2019" / "synthetic"
 
 
 class Case(NamedTuple):
-    """``supers`` super-classes of ``supers`` classes each; ``before``: steps of a full softmax that then seeds the experts.
+    """``supers`` super-classes of ``supers`` classes each, ``steps`` of training.
 
     ``copies``: what each expert becomes after ``steps``, for ``last`` more; pruning waits ``settle`` steps of either.
     """
 
     supers: int
-    before: int
     steps: int
     batch: int
     lasso: float
@@ -51,8 +48,7 @@ class Case(NamedTuple):
     settle: int = 100
 
 
-CASES = {"10x10": Case(10, 0, 1500, 500, 1e-3), "100x100": Case(100, 0, 500, 1000, 3e-4, copies=10, last=900, settle=300)}
-SEEDED = {"100x100": Case(100, 900, 900, 1000, 3e-4)}
+CASES = {"10x10": Case(10, 1500, 500, 1e-3), "100x100": Case(100, 500, 1000, 3e-4, copies=10, last=900, settle=300)}
 
 
 class TrainedNet(NamedTuple):
@@ -70,26 +66,18 @@ def trained(case: Case, seed: int, progress: Progress) -> TrainedNet:
     import torch
 
     from headlong.heads import ExpertsHead
-    from headlong.heads.expert_pruning import seeded
     from studies.models.experts.growth import Growth, grow
 
     torch.manual_seed(seed)
     train, test = items(case.supers)
-    vocab, total = case.supers**2, case.before + case.steps + case.last
+    vocab = case.supers**2
     penalties: dict[str, Any] = {"load": 10.0, "lasso": case.lasso, "expert_lasso": case.lasso, "gamma": 0.3}
-    if case.before:
-        body, full = plain(train, vocab, case.batch, case.before, lambda done, _: progress(done, total))
-        with torch.no_grad():
-            hidden = body(train.hidden[:SEEDED_ON])
-        weight = full.weight.detach()
-        head = seeded(weight, torch.zeros(vocab), hidden, case.supers, ROOM * vocab, TRIALS, **penalties)
-    else:
-        body, head = net(), ExpertsHead(DIM, vocab, experts=case.supers // case.copies, bias=False, **penalties)
+    body, head = net(), ExpertsHead(DIM, vocab, experts=case.supers // case.copies, bias=False, **penalties)
     divides = case.copies > 1
     copies = (case.copies,) if divides else ()
     growth = Growth(copies, case.steps, case.last, case.batch, RATE, 0.3, 20, case.settle, seed, alive=divides, drawn=divides)
     folder = RUNS / f"{case.supers}x{case.supers}-{seed}" if divides else None
-    revived = grow(head, train, growth, body, folder, progress=lambda done, _: progress(case.before + done, total))
+    revived = grow(head, train, growth, body, folder, progress=progress)
     return TrainedNet(body.eval(), head.eval(), train, test, revived)
 
 
@@ -114,7 +102,7 @@ def run(case: Case, seed: int, progress: Progress) -> dict[str, float]:
     """What it finds, and beside it one net trained with the full softmax."""
     import torch
 
-    steps = case.before + case.steps + case.last
+    steps = case.steps + case.last
     whole = steps if case.last else 2 * steps
     body, head, train, test, revived = trained(case, seed, lambda done, _: progress(done, whole))
     vocab = case.supers**2

@@ -105,15 +105,10 @@ def run(name: str, context: Context) -> Iterator[Row]:
 def train(name: str, head: str, seed: int, context: Context, title: str) -> dict[str, float]:
     """One row: a model trained, or trained on, and measured."""
     from studies.models.jobs import build_job
-    from studies.models.train import Moment, Run
-
-    progress = context.stage(title)
-
-    def report(moment: Moment) -> None:
-        progress((moment.epoch - 1) * moment.steps + moment.step, moment.epochs * moment.steps)
+    from studies.models.train import Run
 
     job = build_job(recipe_of(name, head, seed))
-    run = Run(job, Path("runs") / "ganea2019" / name / slug(f"{head}-{seed}"), report)
+    run = Run(job, Path("runs") / "ganea2019" / name / slug(f"{head}-{seed}"), context.stage(title))
     test = run.fit()
     valid = min(entry["valid_perplexity"] for entry in run.progress.history)
     epochs = len(run.progress.history)
