@@ -1,4 +1,4 @@
-"""scikit-learn's LogisticRegression on 2,500 labels of hashed text: ``predict_topk`` beside the dense answer.
+"""scikit-learn's LogisticRegression on 2,185 labels of hashed text: ``predict_topk`` beside the dense answer.
 
     python benchmarks/many_classes.py --json results/sklearn.json
 

@@ -251,7 +251,7 @@ def llama_perplexity() -> str:
 MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "dense-products": ("beside", "dense products", "dense_products.py --layer smollm2", ("batch", *SPEED)),
     "indexes": ("beside", "indexes", "indexes.py", (*SPEED, "about.memory", "about.build")),
-    "recommender": ("search", "recommender", "recommender.py", (*SPEED, "about.build")),
+    "recommender": ("search", "recommender", "recommender.py", ("batch", *SPEED, "about.build")),
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
     "decode-step": (
         "transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal"),

@@ -7,7 +7,7 @@
     movielens-bpr     1,682 x 64    the same by another loss                   the same
     catalogue       200,000 x 128   items of a made-up catalogue, by users     wheel implicit
     catalogue-items 200,000 x 128   the same items, asked by items             the same
-    hashed-labels     2,500 x 512   LogisticRegression on hashed text          scikit-learn; wikitext-2/
+    hashed-labels     2,185 x 512   LogisticRegression on hashed text          scikit-learn; wikitext-2/
     FOLDER                          what ``headlong harvest`` wrote            layer.safetensors, hidden.safetensors
 
     one = load("smollm2");  engine = compile(one.layer, calibration=one.train);  engine.topk(one.valid)

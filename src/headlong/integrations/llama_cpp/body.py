@@ -41,7 +41,7 @@ class Body:
         self.positions = int(llama_cpp.llama_n_ctx_seq(self._context))
         self.largest_batch = int(llama_cpp.llama_n_batch(self._context))
         self._arrays = _Arrays(self.largest_batch, self.dim)
-        self._team = Team(options.get("n_threads", 0))
+        self.team = Team(options.get("n_threads", 0))
 
     def _load(self, path: str | os.PathLike[str], options: dict[str, Any], last_line: Callable[[], str]) -> None:
         self._model: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), llama_cpp.llama_model_default_params())
@@ -75,7 +75,6 @@ class Body:
         self._run(arrays.batch)
         found = np.empty((count, self.dim), np.float32)
         ctypes.memmove(found.ctypes.data, llama_cpp.llama_get_embeddings(self._context), found.nbytes)
-        self._team.release()
         return found
 
     def _run(self, batch: Any) -> None:

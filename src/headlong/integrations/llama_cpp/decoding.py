@@ -106,7 +106,8 @@ class Decoder:
 
     def log_probs(self, hidden: Singles, after: Sequence[int]) -> tuple[Doubles, Doubles]:
         """Of the tokens that follow, and how far each can be off."""
-        values, error = self._head.log_probs(hidden[: len(after)], np.array(after, np.int64)[:, None])
+        with self._body.team:
+            values, error = self._head.log_probs(hidden[: len(after)], np.array(after, np.int64)[:, None])
         return values[:, 0], error
 
     def memory(self) -> dict[str, int]:
@@ -124,8 +125,9 @@ class Decoder:
         while active := [row for row in rows if not row.done]:
             body = time.perf_counter() - start
             start = time.perf_counter()
-            ids = self._next(active, hidden, settings, seed, step)
-            ranked = self._ranked(hidden, ids, logprobs)
+            with self._body.team:
+                ids = self._next(active, hidden, settings, seed, step)
+                ranked = self._ranked(hidden, ids, logprobs)
             head = time.perf_counter() - start
             for row, token in zip(active, ids, strict=True):
                 row.generated.append(token)

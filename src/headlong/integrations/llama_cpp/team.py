@@ -12,22 +12,37 @@ import os
 import threading
 from collections.abc import Callable
 
+from headlong import native
+
 SOFT = 1
 """``omp_pause_soft``: threads go, what they know stays."""
+TEAM, AS_THEY_FIND = 1, -1
+"""Where engines work: in the host's team, or where trials find it faster. Here the team is awake, and the next step waits for
+each of its threads in any case."""
 
 
 class Team:
-    """Of a context with so many threads; :meth:`release` is called after each step."""
+    """Of a context with so many threads. ``with team: ...``: engines are asked, after a step and before the next."""
 
     def __init__(self, threads: int) -> None:
         library = _library() if threads > 1 else None
-        self._joined = library is not None and _joined(library, threads)
+        self._shared = library is not None and _shared(library, threads)
         self._dismiss: Callable[[int], int] | None = getattr(library, "omp_pause_resource_all", None)
 
-    def release(self) -> None:
-        """The processors of a team that is not ours, too: engines join that of the main thread alone."""
-        if self._dismiss is not None and not (self._joined and threading.current_thread() is threading.main_thread()):
+    @property
+    def _joined(self) -> bool:
+        """Engines join the team of the main thread alone."""
+        return self._shared and threading.current_thread() is threading.main_thread()
+
+    def __enter__(self) -> None:
+        if self._joined:
+            native.loaded().tell_way(TEAM)
+        elif self._dismiss is not None:
             self._dismiss(SOFT)
+
+    def __exit__(self, *_: object) -> None:
+        if self._joined:
+            native.loaded().tell_way(AS_THEY_FIND)
 
 
 def _library() -> ctypes.CDLL | None:
@@ -40,7 +55,7 @@ def _library() -> ctypes.CDLL | None:
         return None
 
 
-def _joined(library: ctypes.CDLL, threads: int) -> bool:
+def _shared(library: ctypes.CDLL, threads: int) -> bool:
     """Whether engines find this runtime and not another copy (PyTorch has one), with a team of just so many threads."""
 
     def entry(owner: ctypes.CDLL) -> int | None:
