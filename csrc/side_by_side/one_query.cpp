@@ -70,9 +70,10 @@ bool best_reported(const Executor& e, const BatchState& batch, const Question& q
     for (size_t i = 0; i < reported.hits.size(); ++i)
         if (!(reported.hits[i].upper < batch.tau[q])) open.push_back(static_cast<int32_t>(i));
     if (open.size() < k || static_cast<double>(open.size()) > 0.7 * static_cast<double>(e.vocab)) return false;
+    const TrueOrder order(*e.kernels, e, &batch.look.hidden[q * e.dim]);
     const auto take = [&](const std::vector<int32_t>& which) {
         const std::vector<Scored> rows = score_hits(e, batch, question, q, which, reported);
-        join_best(answer.best, rows, k);
+        join_best(answer.best, rows, k, order);
     };
     std::nth_element(open.begin(), open.begin() + (k - 1), open.end(), [&](int32_t a, int32_t b) {
         const LaneHit &x = reported.hits[a], &y = reported.hits[b];
@@ -107,6 +108,7 @@ bool best_reported(const Executor& e, const BatchState& batch, const Question& q
             for (; from < to; ++from) some.push_back(rivals[from].second);
             take(some);
         });
+    order.settle(answer.best);
     return true;
 }
 
