@@ -42,11 +42,25 @@ uint64_t fresh_seed() {
 // An array [rows][columns], or [rows].
 template <typename T>
 std::pair<nb::object, T*> fresh(npy_intp rows, npy_intp columns = -1) {
-    constexpr int type = std::is_same_v<T, double> ? NPY_DOUBLE : std::is_same_v<T, int64_t> ? NPY_INT64 : NPY_BOOL;
+    constexpr int type = std::is_same_v<T, double> ? NPY_DOUBLE : std::is_same_v<T, float> ? NPY_FLOAT : std::is_same_v<T, int64_t> ? NPY_INT64 : NPY_BOOL;
     npy_intp shape[2] = {rows, columns};
     PyObject* array = PyArray_SimpleNew(columns < 0 ? 1 : 2, shape, type);
     if (array == nullptr) throw nb::python_error();
     return {nb::steal(array), static_cast<T*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)))};
+}
+
+// A number as the caller has numbers, and how far that was rounded at most.
+template <typename T>
+T rounded(double value, double* lost) {
+    const T to = static_cast<T>(value);
+    if (std::isfinite(value)) *lost = std::max(*lost, std::fabs(static_cast<double>(to) - value));
+    return to;
+}
+
+template <typename T>
+T rounded_up(double value) {
+    const T to = static_cast<T>(value);
+    return static_cast<double>(to) < value ? std::nextafter(to, std::numeric_limits<T>::infinity()) : to;
 }
 
 // A NamedTuple of the class `type`, without a Python call.
@@ -71,10 +85,11 @@ struct Classes {
 struct Ranges {
     explicit Ranges(const nb::dict& of)
         : eps(of["eps"]), temperature(of["temperature"]), top_p(of["top_p"]), min_p(of["min_p"]), n(of["n"]), top_k(of["top_k"]),
-          class0(of["class0"]), seed(of["seed"]), row0(of["row0"]) {}
+          class0(of["class0"]), seed(of["seed"]), row0(of["position"]), float32_room(nb::cast<double>(of["float32 room"])) {}
     Range<double> eps, temperature, top_p, min_p;
     Range<int64_t> n, top_k, class0;
     Range<uint64_t> seed, row0;
+    double float32_room;  // of eps, where answers are rounded to float32
 };
 
 // Which calls are left to Python though they are plain: one in so many; 0: none.
@@ -136,7 +151,7 @@ class DirectCall {
         unlocked([&] { answers = reader_.topk(call.rows, call.count, call.question); });
         mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
-        return end(hidden, topk_of(answers, call.count, call.question.k));
+        return end(hidden, call.single ? topk_of<float>(answers, call.count, call.question.k) : topk_of<double>(answers, call.count, call.question.k));
     }
 
     nb::object lse(nb::handle hidden, nb::handle eps) const {
@@ -146,7 +161,7 @@ class DirectCall {
         unlocked([&] { answers = reader_.lse(call.rows, call.count, call.question); });
         mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
-        auto [lses, errors] = normalisers(answers);
+        auto [lses, errors] = call.single ? normalisers<float>(answers) : normalisers<double>(answers);
         return end(hidden, named(classes_.lse, lses, errors, cost_of(answers, 0)));
     }
 
@@ -171,11 +186,10 @@ class DirectCall {
         });
         mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
-        auto [log_probs, log_prob] = fresh<double>(call.count, m);
-        if (!linked(logits, logit, total, log_prob)) return nb::none();
-        for (int64_t i = 0; i < total; ++i) log_prob[i] -= answers[i / m].lse;
-        auto [lses, errors] = normalisers(answers);
-        return end(hidden, named(classes_.log_prob, log_probs, logits, lses, errors, cost_of(answers, m)));
+        std::vector<double> exponents(total);
+        if (!linked(logits, logit, total, exponents.data())) return nb::none();
+        const auto found = call.single ? log_prob_of<float>(answers, logits, exponents, m) : log_prob_of<double>(answers, logits, exponents, m);
+        return end(hidden, found);
     }
 
     nb::object sample(nb::handle hidden, nb::handle n, nb::handle temperature, nb::handle top_k, nb::handle top_p, nb::handle min_p, nb::handle seed,
@@ -207,6 +221,7 @@ class DirectCall {
         Scratch<double> wide;
         const double* rows = nullptr;
         int64_t count = 0;
+        bool single = false;  // numbers come and go in float32, or in less
         Question question;
     };
 
@@ -223,10 +238,12 @@ class DirectCall {
         const int64_t dim = reader_.executor->dim;
         if (PyArray_NDIM(array) != 2 || PyArray_DIM(array, 0) < 1 || PyArray_DIM(array, 1) != dim || !PyArray_ISCARRAY_RO(array)) return false;
         call.count = PyArray_DIM(array, 0);
+        call.single = PyArray_TYPE(array) != NPY_DOUBLE;
         call.question.delta = delta_;
         call.question.seed = seed_;
         call.question.threads = threads_ > 0 ? threads_ : threads_at_hand();
         if (!ranges_.eps.read_or(eps, eps_, &call.question.eps) || call.question.threads < 1) return false;
+        if (call.single) call.question.eps *= ranges_.float32_room;
         call.rows = widened(array, call.count * dim, call.wide);
         mark("Python before");
         return call.rows != nullptr;
@@ -267,24 +284,37 @@ class DirectCall {
         return true;
     }
 
+    template <typename T>
     nb::object topk_of(const std::vector<Answer>& answers, int64_t count, int64_t k) const {
-        auto [log_probs, log_prob] = fresh<double>(count, k);
+        auto [log_probs, log_prob] = fresh<T>(count, k);
         auto [ids, id] = fresh<int64_t>(count, k);
-        auto [logits, logit] = fresh<double>(count, k);
+        auto [logits, logit] = fresh<double>(count, k);  // exact: rounded, they would tie
         auto [proofs, proved] = fresh<npy_bool>(count);
+        std::vector<double> lost(count);
         for (int64_t q = 0; q < count; ++q) {
             const Answer& a = answers[q];
             const int64_t there = static_cast<int64_t>(a.best.size());
             for (int64_t i = 0; i < k; ++i) {
                 const int64_t at = q * k + i;
+                const double z = i < there ? a.best[i].z : -kInf;
                 id[at] = i < there ? a.best[i].id : -1;
-                logit[at] = i < there ? a.best[i].z : -kInf;
-                log_prob[at] = std::isfinite(logit[at]) ? reader_.executor->linked(logit[at]) - a.lse : i < there && std::isnan(a.lse) ? a.lse : -kInf;
+                logit[at] = z;
+                log_prob[at] = rounded<T>(std::isfinite(z) ? reader_.executor->linked(z) - a.lse : i < there && std::isnan(a.lse) ? a.lse : -kInf, &lost[q]);
             }
             proved[q] = holds(a.proved, a);
         }
-        auto [lses, errors] = normalisers(answers);
+        auto [lses, errors] = normalisers<T>(answers, lost.data());
         return named(classes_.topk, log_probs, ids, logits, lses, errors, proofs, cost_of(answers, 0));
+    }
+
+    template <typename T>
+    nb::object log_prob_of(const std::vector<Answer>& answers, const nb::object& logits, const std::vector<double>& exponents, int64_t m) const {
+        const auto count = static_cast<int64_t>(answers.size());
+        auto [log_probs, log_prob] = fresh<T>(count, m);
+        std::vector<double> lost(count);
+        for (int64_t i = 0; i < count * m; ++i) log_prob[i] = rounded<T>(exponents[i] - answers[i / m].lse, &lost[i / m]);
+        auto [lses, errors] = normalisers<T>(answers, lost.data());
+        return named(classes_.log_prob, log_probs, logits, lses, errors, cost_of(answers, m));
     }
 
     nb::object sample_of(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) const {
@@ -299,16 +329,22 @@ class DirectCall {
             score[i] = draws[i].score;
             proved[i] = holds(draws[i].proved, answers[i / n]);
         }
-        return named(classes_.sample, ids, logits, scores, proofs, cost_of(answers, 0));
+        return named(classes_.sample, ids, logits, scores, proofs, cost_of(answers, 0), nb::none(), nb::none(), nb::none(), nb::none());
     }
 
     // Radii that hold with a probability prove nothing; a dense pass does.
     bool holds(bool proved, const Answer& answer) const { return proved && (proves_ || answer.dense); }
 
-    static std::pair<nb::object, nb::object> normalisers(const std::vector<Answer>& answers) {
-        auto [lses, lse] = fresh<double>(answers.size());
-        auto [errors, error] = fresh<double>(answers.size());
-        for (size_t q = 0; q < answers.size(); ++q) lse[q] = answers[q].lse, error[q] = answers[q].error;
+    // `lost` of each: what rounding took of its other numbers.
+    template <typename T>
+    static std::pair<nb::object, nb::object> normalisers(const std::vector<Answer>& answers, const double* lost = nullptr) {
+        auto [lses, lse] = fresh<T>(answers.size());
+        auto [errors, error] = fresh<T>(answers.size());
+        for (size_t q = 0; q < answers.size(); ++q) {
+            double most = lost == nullptr ? 0 : lost[q];
+            lse[q] = rounded<T>(answers[q].lse, &most);
+            error[q] = rounded_up<T>(answers[q].error + most);
+        }
         return {lses, errors};
     }
 

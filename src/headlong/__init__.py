@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headlong import errors as errors
     from headlong import structured as structured
     from headlong.answers import Cost as Cost
+    from headlong.answers import Entropy as Entropy
     from headlong.answers import LogProb as LogProb
     from headlong.answers import Lse as Lse
     from headlong.answers import Sample as Sample
@@ -36,6 +37,7 @@ _HOMES = {
     "Affine": "links",
     "Cost": "answers",
     "Engine": "engines.base",
+    "Entropy": "answers",
     "Gss": "links",
     "Layer": "layers.matrix",
     "LogProb": "answers",
@@ -56,6 +58,7 @@ __all__ = [
     "Affine",
     "Cost",
     "Engine",
+    "Entropy",
     "Gss",
     "Layer",
     "LogProb",

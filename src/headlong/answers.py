@@ -1,10 +1,13 @@
-"""What an engine answers: NamedTuples of arrays of the kind that came in.
+"""What an engine answers: NamedTuples of arrays of the kind and the precision that came in.
 
-Values first, ids second, as ``torch.topk``. Floating-point answers are float64; ids are int64 and never renumbered.
+Every field has a name; unpacked, an answer is its first two: ``log_probs, ids = engine.topk(hidden)``, as ``torch.topk`` has
+them. ids are int64 and never renumbered. Log-probabilities, normalisers and ``error`` are float64 where the hidden vectors
+are, else float32, and what that rounding took is part of ``error``; logits are float64, as ties are decided.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 Array = Any  # a NumPy array or a torch tensor, as the hidden vectors were
@@ -23,44 +26,111 @@ class Cost(NamedTuple):
     path: str
 
 
-class TopK(NamedTuple):
+class Unpacked:
+    """A NamedTuple that unpacks as its first two fields; ``answer[:]`` is all of them."""
+
+    __slots__ = ()
+
+    def __iter__(self: Any) -> Iterator[Any]:
+        return iter(self[:2])
+
+    def __getnewargs__(self: Any) -> tuple[Any, ...]:
+        """For pickle, which would unpack two."""
+        return tuple(self[:])
+
+    def _asdict(self: Any) -> dict[str, Any]:
+        return dict(zip(self._fields, self[:], strict=True))
+
+    def _replace(self: Any, **changes: Any) -> Any:
+        return type(self)(**{**self._asdict(), **changes})
+
+
+class _TopK(NamedTuple):
+    log_probs: Array
+    ids: Array
+    logits: Array
+    lse: Array
+    error: Array
+    proved: Array
+    cost: Cost
+
+
+class TopK(Unpacked, _TopK):
     """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``.
 
     Proofs are about the numbers that the engine was compiled from: see :class:`headlong.Layer` on borrowed arrays.
     """
 
+    __slots__ = ()
+
+
+class _LogProb(NamedTuple):
     log_probs: Array
-    ids: Array
     logits: Array
     lse: Array
     error: Array
-    proved: Array
     cost: Cost
 
 
-class LogProb(NamedTuple):
+class LogProb(Unpacked, _LogProb):
     """Log-probabilities of given classes: ``log_probs, logits [batch, m]``, ``lse, error [batch]``, ``cost``."""
 
-    log_probs: Array
-    logits: Array
+    __slots__ = ()
+
+
+class _Lse(NamedTuple):
     lse: Array
     error: Array
     cost: Cost
 
 
-class Lse(NamedTuple):
+class Lse(Unpacked, _Lse):
     """The log-normaliser ``log sum_i exp(link(z_i))`` and its error, ``[batch]`` each, and the cost."""
 
-    lse: Array
+    __slots__ = ()
+
+
+class _Entropy(NamedTuple):
+    entropy: Array
     error: Array
+    lse: Array
     cost: Cost
 
 
-class Sample(NamedTuple):
-    """Sampled classes: ``ids, logits, score, proved [batch, n]``; ``score`` is the winning ``link(z) / T + gumbel``."""
+class Entropy(Unpacked, _Entropy):
+    """``-sum_i p_i log p_i`` in nats, its error, and the log-normaliser on the way, ``[batch]`` each, and the cost."""
 
+    __slots__ = ()
+
+
+class Support(NamedTuple):
+    """The classes that filters keep: those of row ``b`` are ``ids[offsets[b] : offsets[b + 1]]``, rising."""
+
+    ids: Array
+    offsets: Array
+
+
+class _Sample(NamedTuple):
     ids: Array
     logits: Array
     score: Array
     proved: Array
     cost: Cost
+    log_probs: Array | None = None
+    kept: Array | None = None
+    error: Array | None = None
+    support: Support | None = None
+
+
+class Sample(Unpacked, _Sample):
+    """Sampled classes: ``ids, logits, score, proved [batch, n]``; ``score`` is the winning ``link(z) / T + gumbel``.
+
+    ``log_probs [batch, n]``  under the whole distribution at that temperature; ``kept [batch]``: the log of the mass that
+    filters keep, so that ``log_probs - kept`` are those of the truncated one; ``error [batch]``: how far off both may be.
+    None at ``eps=inf``. ``support``: the classes that are kept, where they were asked for. Unpacks as ``ids, log_probs``.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.ids, self.log_probs))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import sys
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,16 +111,61 @@ def to_host(value: Any) -> Any:
     return value if tensor is None else tensor.cpu()
 
 
-def answer_as(answer: Answer, kind: Kind) -> Answer:
-    """The same NamedTuple with every NumPy array in it, at any depth, as the kind that came in (no copies)."""
-    if kind == "numpy":
-        return answer
-    return type(answer)(*(_value_as_torch(value) for value in answer))
+class Form(NamedTuple):
+    """What hidden vectors came as, and answers leave as: the kind of array, and whether numbers are float32."""
+
+    kind: Kind
+    single: bool
+
+
+WIDE = Form("numpy", False)
+
+
+def form_of(hidden: Any) -> Form:
+    """float64 leaves as float64, everything else as float32."""
+    return Form(kind_of(hidden), not str(getattr(hidden, "dtype", "float64")).endswith("float64"))
+
+
+def answer_as(answer: Answer, form: Form) -> Answer:
+    """The same NamedTuple with every NumPy array in it, at any depth, as the kind that came in; where that was float32, bounded
+    numbers are, too, and what their rounding takes joins ``error``. Exact logits stay float64: rounded, they would tie."""
+    if form.single:
+        answer = _single(answer)
+    return answer if form.kind == "numpy" else _as_torch(answer)
 
 
 def answer_like(answer: Answer, value: object) -> Answer:
-    """:func:`answer_as` the kind of ``value``."""
-    return answer_as(answer, kind_of(value))
+    """The same as the kind of ``value``, no number rounded."""
+    return answer if kind_of(value) == "numpy" else _as_torch(answer)
+
+
+BOUNDED = ("log_probs", "lse", "entropy", "kept")
+"""Fields of answers that are within ``error``, and have the precision that came in."""
+
+
+def _single(answer: Any) -> Any:
+    fields: dict[str, Any] = answer._asdict()
+    if fields.get("error") is None:
+        return answer
+    with np.errstate(over="ignore"):
+        narrow = {name: fields[name].astype(np.float32) for name in BOUNDED if isinstance(fields.get(name), np.ndarray)}
+    error = fields["error"]
+    for name, value in narrow.items():
+        with np.errstate(invalid="ignore"):
+            lost = np.where(np.isfinite(fields[name]), np.abs(value - fields[name]), 0.0)
+        error = np.maximum(error, fields["error"] + lost.max(axis=tuple(range(1, lost.ndim)), initial=0.0))
+    return answer._replace(**narrow, error=rounded_up(error))
+
+
+def rounded_up(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """In float32, no less."""
+    with np.errstate(over="ignore"):
+        near = values.astype(np.float32)
+    return np.where(near < values, np.nextafter(near, np.float32(np.inf)), near)
+
+
+def _as_torch(answer: Any) -> Any:
+    return type(answer)(*(_value_as_torch(value) for value in answer[:]))
 
 
 def _value_as_torch(value: Any) -> Any:
@@ -128,7 +173,7 @@ def _value_as_torch(value: Any) -> Any:
         # torch warns about read-only memory, and cannot read reversed strides
         owned = value if value.flags.writeable and value.flags.c_contiguous else value.copy()
         return sys.modules["torch"].from_numpy(owned)
-    return answer_as(value, "torch") if isinstance(value, tuple) else value
+    return _as_torch(value) if isinstance(value, tuple) else value
 
 
 def hidden_rows(hidden: Any, dim: int, name: str = "hidden", vocab: int | None = None) -> Array:

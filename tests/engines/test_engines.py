@@ -149,7 +149,7 @@ def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype:
     engine = compiled(case.layer, method, case.hidden)
     exact = truth(case.layer, case.hidden)
     for seed, filters in thinned(level, name, enumerate(FILTERS)):
-        found = engine.sample(case.hidden, 3, seed=seed, row0=11, **filters)
+        found = engine.sample(case.hidden, 3, seed=seed, position=11 + np.arange(len(case.hidden)), **filters)
         temperature = filters.get("temperature", 1.0)
         cut = filters.get("top_k", 0), filters.get("top_p", 1.0), filters.get("min_p", 0.0)
         bet = engine.promise.delta > 0 and cut[0] == 0 and cut[1] < 1  # a sample may decide the nucleus's boundary
@@ -245,7 +245,7 @@ def test_a_batch_is_a_loop(level: str, method: str) -> None:
         row = engine.topk(hidden[b : b + 1], 4)
         assert (row.ids[0] == whole.ids[b]).all() and (row.logits[0] == whole.logits[b]).all()
         assert abs(row.lse[0] - whole.lse[b]) <= min(row.error[0] + whole.error[b], 2e-3)  # a batch draws other rows
-        again = engine.sample(hidden[b : b + 1], 2, seed=3, top_p=0.9, row0=b)
+        again = engine.sample(hidden[b : b + 1], 2, seed=3, top_p=0.9, position=b)
         assert (again.ids[0] == drawn.ids[b]).all() and (again.score[0] == drawn.score[b]).all()
 
 
@@ -377,7 +377,8 @@ def test_seeds(level: str, method: str) -> None:
     engine, hidden = small(method)
     assert (engine.sample(hidden, 8, seed=1).ids == engine.sample(hidden, 8, seed=1).ids).all()
     assert (engine.sample(hidden, 8).ids != engine.sample(hidden, 8).ids).any()
-    assert (engine.sample(hidden, 8, seed=1).ids != engine.sample(hidden, 8, seed=1, row0=1).ids).any()
+    later = engine.sample(hidden, 8, seed=1, position=1 + np.arange(len(hidden)))
+    assert (engine.sample(hidden, 8, seed=1).ids != later.ids).any()
 
 
 def test_torch_in_torch_out(level: str, method: str) -> None:
@@ -385,7 +386,7 @@ def test_torch_in_torch_out(level: str, method: str) -> None:
     engine, hidden = small(method)
     expected = engine.topk(hidden, 3)
     found = engine.topk(torch.from_numpy(hidden), 3)
-    assert found.ids.dtype == torch.int64 and found.log_probs.dtype == torch.float64
+    assert found.ids.dtype == torch.int64 and found.log_probs.dtype == torch.float32
     assert found.proved.dtype == torch.bool and isinstance(found.cost.rows, torch.Tensor)
     assert (found.ids.numpy() == expected.ids).all() and (found.log_probs.numpy() == expected.log_probs).all()
     half = engine.topk(torch.from_numpy(hidden).to(torch.bfloat16), 3)
@@ -421,7 +422,7 @@ def test_torch_in_torch_out(level: str, method: str) -> None:
         (lambda e, h: e.sample(h, top_k=0), OptionError, "top_k is 0"),
         (lambda e, h: e.sample(h, min_p=1.5), OptionError, "min_p is 1.5"),
         (lambda e, h: e.sample(h, seed=-1), OptionError, "seed is -1"),
-        (lambda e, h: e.sample(h, row0=2**64), OptionError, "row0 is"),
+        (lambda e, h: e.sample(h, position=2**64), OptionError, "position is"),
     ],
 )
 def test_bad_calls(method: str, call: Any, error: type[HeadlongError], message: str) -> None:

@@ -126,7 +126,9 @@ def test_a_nucleus_is_decided_by_the_classes_that_were_scored() -> None:
     engine, other = by_blocks(layer, hidden), hl.compile(layer, "full", eps=EPS)
     live = np.random.default_rng(2).random(layer.vocab) < 0.5
     for more in ({}, {"temperature": 0.6}, {"min_p": 0.2}, {"exclude": np.flatnonzero(~live)}, {"temperature": 4.0}):
-        mine, theirs = (one.sample(hidden[:20], 5, top_p=0.8, seed=3, row0=9, **more) for one in (engine, other))
+        mine, theirs = (
+            one.sample(hidden[:20], 5, top_p=0.8, seed=3, position=9 + np.arange(20), **more) for one in (engine, other)
+        )
         np.testing.assert_array_equal(mine.ids, theirs.ids)
         np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-9)
     lone = engine.sample(hidden[:1], 5, top_p=0.8, seed=3)

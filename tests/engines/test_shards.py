@@ -73,7 +73,7 @@ def test_shards_answer_like_one_engine(starts: tuple[int, ...], link: Any, metho
     assert (answer.logits == one.log_prob(rows, ids).logits).all()
     check_within(answer.log_probs[:, 0], true.log_probs[np.arange(BATCH), ids[:, 0]], answer.error, 1e-9)
     for filters in FILTERS:
-        expected, found = one.sample(rows, seed=5, row0=3, **filters), many.sample(rows, seed=5, row0=3, **filters)
+        expected, found = (e.sample(rows, seed=5, position=3 + np.arange(len(rows)), **filters) for e in (one, many))
         assert (found.ids == expected.ids).all() and (found.logits == expected.logits).all(), filters
         np.testing.assert_allclose(found.score, expected.score, rtol=1e-12)
     assert found.cost.path == f"{len(starts) - 1} shards/{method}"

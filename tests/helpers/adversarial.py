@@ -18,7 +18,7 @@ class Case(NamedTuple):
     """A layer, hidden vectors ``[batch, dim]``, and whether all arithmetic on them is exact (so ties are to the bit)."""
 
     layer: Layer
-    hidden: NDArray[np.float32]
+    hidden: NDArray[np.float64]  # of float32's numbers: answers have the precision of what is asked
     exact: bool = False
 
 
@@ -30,7 +30,7 @@ def build(name: str, dtype: str) -> Case:
     link = {"softcap": SoftCap(5.0), "scaled": Affine(2.5, -3.0), "table": bent(), "beyond the knots": bent()}.get(name)
     with np.errstate(over="ignore"):
         stored = weight.astype(kind)
-    return Case(Layer(stored, bias, link), hidden.astype(np.float32), exact)
+    return Case(Layer(stored, bias, link), hidden.astype(np.float32).astype(np.float64), exact)
 
 
 def bent() -> Table:

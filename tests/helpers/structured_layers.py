@@ -23,7 +23,7 @@ class Case(NamedTuple):
 
     head: Head
     layer: Any
-    hidden: NDArray[np.float32]
+    hidden: Doubles  # of float32's numbers: answers have the precision of what is asked
     log_probs: Doubles
 
 
@@ -35,7 +35,7 @@ def made(kind: str, dim: int, vocab: int, rows: int = 6, **options: Any) -> Case
             parameter.copy_(torch.randn_like(parameter))
     hidden = torch.randn(rows, dim)
     hidden[0] = 0.0
-    return Case(head, head.to_layer(), hidden.numpy(), dense(head, hidden))
+    return Case(head, head.to_layer(), hidden.double().numpy(), dense(head, hidden))
 
 
 def dense(head: Head, hidden: Any) -> Doubles:

@@ -12,16 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Kind, hidden64, hidden_rows, kind_of
+from headlong.arrays import Form, form_of, hidden64, hidden_rows
 from headlong.engines.class_masks import restricted
 from headlong.engines.few_allowed_classes import few_enough
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import NonFiniteError, ShapeError
 from headlong.native import Doubles, Mask, widened
 from headlong.number_checks import real, whole
+from headlong.promise import Promise
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 """Hidden vectors beyond float32's range are refused: nothing computes them."""
+FLOAT32_ROOM = 1 - 2.0**-10
+"""A thousandth of ``eps`` is for rounding an answer to float32: enough for normalisers up to ``2^13 eps``."""
 MOST_DRAWS = 2**24
 """Of one row in one call: they come as arrays."""
 COLDEST = 1e-6
@@ -34,16 +37,16 @@ RANGES: dict[str, tuple[Any, Any]] = {
     "top_p": (5e-324, 1.0),
     "min_p": (0.0, 1.0),
     "seed": (0, 2**64 - 1),
-    "row0": (0, 2**64 - 1),
+    "position": (0, 2**64 - 1),
     "class0": (0, 2**40),
 }
 """What a number may be, both ends included."""
 
 
 class Asked(NamedTuple):
-    """One checked call: the kind of arrays that came, ``hidden [batch, dim]``, the mask, and whether few classes are left."""
+    """One checked call: the form of what came, ``hidden [batch, dim]``, the mask, and whether few classes are left."""
 
-    kind: Kind
+    form: Form
     hidden: Doubles
     mask: Mask
     few_classes: bool
@@ -61,7 +64,7 @@ def checked_hidden(hidden: Any, dim: int, name: str = "hidden", vocab: int | Non
 def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Asked:
     rows = checked_hidden(hidden, dim, vocab=vocab)
     mask, left = restricted(allowed, exclude, len(rows), vocab)
-    return Asked(kind_of(hidden), rows, mask, mask is not None and few_enough(left, vocab))
+    return Asked(form_of(hidden), rows, mask, mask is not None and few_enough(left, vocab))
 
 
 def checked_k(k: Any, vocab: int) -> int:
@@ -73,6 +76,12 @@ def checked_k(k: Any, vocab: int) -> int:
 def checked_eps(eps: Any) -> float:
     """``eps`` above 0, infinity included."""
     return real(eps, "eps", *RANGES["eps"], "log-probabilities are rounded to float64, so 0 cannot be kept")
+
+
+def aimed(eps: Any, promise: Promise, form: Form) -> float:
+    """What a normaliser has to be within, so that it is within ``eps`` (None: what is promised) in the caller's precision."""
+    wanted = promise.eps if eps is None else checked_eps(eps)
+    return wanted * FLOAT32_ROOM if form.single else wanted
 
 
 def checked_filters(
@@ -94,6 +103,6 @@ def checked_filters(
         1.0 if top_p is None else real(top_p, "top_p", *RANGES["top_p"], "None keeps all"),
         0.0 if min_p is None else real(min_p, "min_p", *RANGES["min_p"], "None keeps all"),
         secrets.randbits(64) if seed is None else whole(seed, "seed", *RANGES["seed"]),
-        whole(row0, "row0", *RANGES["row0"]),
+        whole(row0, "position", *RANGES["position"]),
         whole(class0, "class0", *RANGES["class0"]),
     )

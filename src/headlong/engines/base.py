@@ -26,7 +26,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.dtypes import UNIT
-from headlong.engines.arguments import RANGES, Asked, asked, checked_eps, checked_k
+from headlong.engines.arguments import RANGES, Asked, aimed, asked, checked_k
 from headlong.engines.by_blocks import BlockReader
 from headlong.engines.by_codes import CodesReader
 from headlong.engines.class_masks import check_some_left
@@ -49,6 +49,8 @@ from headlong.plan import Plan
 from headlong.previews.int8 import logits_of
 from headlong.promise import Promise
 
+LONGEST = 1e30
+"""Numbers of a hidden vector that is divided by a temperature: well within float32."""
 MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
 
@@ -133,16 +135,20 @@ class Engine(Changeable, Common):
             log_probs = np.where(ids < 0, -np.inf, exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None])
             proved = np.ones(len(lse), bool)
             found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_listed(answer))
-            return answer_as(found, asked.kind)
-        aim = self._eps(eps)
+            return answer_as(found, asked.form)
+        aim = aimed(eps, self.promise, asked.form)
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
             asked.hidden, k, aim, asked.mask, self._dense(asked, aim), native.threads(self._threads), *self._chance
         )
         found = TopK(log_probs, ids, logits, lse, error, self._proved(proved, cost[2]), self._cost(*cost))
-        return answer_as(found, asked.kind)
+        return answer_as(found, asked.form)
 
-    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+    def log_prob(
+        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
+        if allowed is not None or exclude is not None:
+            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
         self.check_weights()
         if self._direct is not None:
             found = self._direct.log_prob(hidden, ids, eps)
@@ -152,14 +158,14 @@ class Engine(Changeable, Common):
         chosen = ids64(ids, len(asked.hidden), self.layer.vocab)
         threads = native.threads(self._threads)
         logits = self._executor.logits(asked.hidden, chosen, threads)
-        aim = self._eps(eps)
+        aim = aimed(eps, self.promise, asked.form)
         lse, error, rows, read, dense = self._executor.lse(
             asked.hidden, aim, None, self._dense(asked, aim), threads, *self._chance
         )
         log_probs = self.layer.link(logits) - lse[:, None]
         count = chosen.shape[1]
         cost = self._cost(rows + count, read + count * self._row_bytes, dense)
-        return answer_as(LogProb(log_probs, logits, lse, error, cost), asked.kind)
+        return answer_as(LogProb(log_probs, logits, lse, error, cost), asked.form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
@@ -172,12 +178,12 @@ class Engine(Changeable, Common):
         if asked.few_classes:
             answer = self._listed(asked)
             value = lse_of(answer.exponents)
-            return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.kind)
-        aim = self._eps(eps)
+            return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.form)
+        aim = aimed(eps, self.promise, asked.form)
         lse, error, *cost = self._executor.lse(
             asked.hidden, aim, asked.mask, self._dense(asked, aim), native.threads(self._threads), *self._chance
         )
-        return answer_as(Lse(lse, error, self._cost(*cost)), asked.kind)
+        return answer_as(Lse(lse, error, self._cost(*cost)), asked.form)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         asked = self._asked(hidden, allowed, exclude)
@@ -186,12 +192,28 @@ class Engine(Changeable, Common):
             answer = self._listed(asked)
             ids, logits, score = sample_of(answer, filters)
             found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_listed(answer))
-            return answer_as(found, asked.kind)
+            return answer_as(found, asked.form)
         ids, logits, score, proved, *cost = self._executor.sample(
             asked.hidden, *filters[:-1], asked.mask, self._dense(asked), native.threads(self._threads), filters.class0,
             *self._chance,
         )
-        return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.kind)
+        return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.form)
+
+    def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
+        """The normaliser of ``f(z) / temperature``: without a bias that of ``hidden / temperature``, by the same plan."""
+        link = self.layer.link
+        colder = hidden / temperature
+        scales = self.layer.bias is None and isinstance(link, Affine) and np.abs(colder).max(initial=0.0) < LONGEST
+        if temperature == 1 or (scales and isinstance(link, Affine)):
+            found = self.lse(colder, eps=eps, **limits)
+            if temperature == 1 or not isinstance(link, Affine):
+                return found
+            moved = 2 * UNIT * link.steepest * float(self.norms.max()) * np.linalg.norm(colder, axis=1)
+            tempered: Lse = found._replace(lse=found.lse + link.shift * (1 / temperature - 1), error=found.error + moved)
+            return tempered
+        if isinstance(link, Affine):
+            return self.at_temperature(temperature).lse(hidden, eps=eps, **limits)
+        return super().tempered_lse(hidden, temperature, eps, limits)
 
     def at_temperature(self, value: float) -> Engine:
         """This engine with the link ``f(z) / value``: same plan, same arrays; normalisers are proved where ids are."""
@@ -272,9 +294,6 @@ class Engine(Changeable, Common):
 
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
-
-    def _eps(self, eps: float | None) -> float:
-        return self.promise.eps if eps is None else checked_eps(eps)
 
     def _proved(self, proved: Array, dense: Array) -> NDArray[np.bool_]:
         """Radii that hold with a probability prove nothing; a dense pass does."""

@@ -26,7 +26,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
 from headlong.cached_attribute import once
-from headlong.engines.arguments import Asked, asked, checked_hidden
+from headlong.engines.arguments import Asked, aimed, asked, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms, reading
 from headlong.engines.changed_parts import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
@@ -158,17 +158,21 @@ class Changed(Merged):
         changes = Changes(self.there, self.rows, self.ids, self.layer.vocab)
         write_engine(path, self.settled.kept()._replace(changes=changes), layer)
 
-    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+    def log_prob(
+        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``; -inf for those that are gone."""
+        if allowed is not None or exclude is not None:
+            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
         call = self._asked(hidden)
         chosen = ids64(ids, len(call.hidden), self.layer.vocab)
         logits = self._logits(call.hidden, chosen)
-        found = self._lse(call, eps, None)
+        found = self._lse(call, aimed(eps, self.promise, call.form), None)
         gone = np.isneginf(logits)
         log_probs = np.where(gone, -np.inf, self.layer.link(np.where(gone, 0.0, logits)) - found.lse[:, None])
         cost, row = found.cost, self.settled.layer.dim * self.settled.layer.weight.itemsize
         cost = cost._replace(rows=cost.rows + chosen.shape[1], bytes=cost.bytes + chosen.shape[1] * row)
-        return answer_as(LogProb(log_probs, logits, found.lse, found.error, cost), call.kind)
+        return answer_as(LogProb(log_probs, logits, found.lse, found.error, cost), call.form)
 
     def _logits(self, hidden: Doubles, chosen: Ids) -> Doubles:
         """Of the classes ``chosen [batch, m]``; -inf for those that are gone."""

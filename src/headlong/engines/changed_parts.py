@@ -50,7 +50,8 @@ class PartEngine(NamedTuple):
             return top
         short = ((0, 0), (0, k - top.ids.shape[1]))
         logits, log_probs = (np.pad(part, short, constant_values=-np.inf) for part in (top.logits, top.log_probs))
-        return top._replace(ids=np.pad(top.ids, short, constant_values=-1), logits=logits, log_probs=log_probs)
+        padded: TopK = top._replace(ids=np.pad(top.ids, short, constant_values=-1), logits=logits, log_probs=log_probs)
+        return padded
 
     def lse(self, hidden: Doubles, eps: float | None, temperature: float | None) -> Lse:
         reader = self.engine if temperature is None else self.engine.at_temperature(temperature)
@@ -71,9 +72,7 @@ class PartEngine(NamedTuple):
         mask = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[rows])
         if self.names is None:
             allowed = None if mask is None else Marked(mask)
-            numbers = {"seed": filters.seed, "row0": filters.row0, "class0": filters.class0}
-            sieve = (filters.top_k or None, filters.top_p, filters.min_p)
-            return self.engine.sample(hidden, filters.n, filters.temperature, *sieve, **numbers, allowed=allowed)
+            return self.engine.drawn(hidden, filters, allowed)
         places = np.ascontiguousarray(np.broadcast_to(np.arange(len(self.names)), (len(hidden), len(self.names))))
         logits = self.engine.executor.logits(hidden, places, native.threads(self.engine.threads))
         names = np.broadcast_to(self.names, logits.shape)

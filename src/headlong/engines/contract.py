@@ -17,18 +17,27 @@ import math
 import os
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from headlong.answers import LogProb, Lse, Sample, TopK
-from headlong.engines.arguments import checked_filters
+from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
+from headlong.arrays import answer_as, as_numpy, form_of, to_host
+from headlong.engines import draws
+from headlong.engines.arguments import RANGES, aimed, checked_eps, checked_filters, checked_hidden
+from headlong.engines.class_masks import class_mask
 from headlong.engines.direct_call import Direct
-from headlong.engines.promise_failures import Check, Progress, check, normalised
+from headlong.engines.draws import rules_of
+from headlong.engines.entropy import entropy
+from headlong.engines.few_allowed_classes import lse_of
+from headlong.engines.promise_failures import ROUNDING, Check, Progress, check, float64_error, longest_row, normalised
+from headlong.engines.ranked import ranked
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import InputError, UnsupportedError
 from headlong.layers.written_to import WrittenTo
 from headlong.native import Doubles
+from headlong.number_checks import whole
 from headlong.promise import Promise
 
 
@@ -58,7 +67,9 @@ class AnyEngine(Protocol):
         self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
     ) -> TopK: ...
 
-    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb: ...
+    def log_prob(
+        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> LogProb: ...
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse: ...
 
@@ -66,13 +77,16 @@ class AnyEngine(Protocol):
         self,
         hidden: Any,
         n: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        row0: int = 0,
+        temperature: Any = 1.0,
+        top_k: Any = None,
+        top_p: Any = None,
+        min_p: Any = None,
+        seed: Any = None,
+        position: Any = None,
         *,
+        eps: float | None = None,
+        ties: str = "ids",
+        support: bool = False,
         class0: int = 0,
         allowed: Any = None,
         exclude: Any = None,
@@ -145,22 +159,31 @@ class Common(ABC):
         self,
         hidden: Any,
         n: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        row0: int = 0,
+        temperature: Any = 1.0,
+        top_k: Any = None,
+        top_p: Any = None,
+        min_p: Any = None,
+        seed: Any = None,
+        position: Any = None,
         *,
+        eps: float | None = None,
+        ties: str = "ids",
+        support: bool = False,
         class0: int = 0,
         allowed: Any = None,
         exclude: Any = None,
     ) -> Sample:
         """``n`` exact draws from each row's distribution at ``temperature``, after top_k, then top_p, then min_p.
 
-        ``seed``  the same seed, row number and class give the same noise in any batch; None draws a fresh seed
-        ``top_k``  as many as there are classes, or more, keeps all, as in transformers
-        ``row0``, ``class0``  the numbers of the first row and class, where batch or layer are parts of a larger one
+        ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``seed``, ``position``  one number, or one for each row
+        ``seed``      a draw depends on (seed, position, class) alone, in any batch; None draws a fresh seed
+        ``position``  the row's place in its text or stream; None numbers the rows of the call 0, 1, ...: rows with the same
+                      seed and position share their noise
+        ``eps``       how far ``log_probs`` and ``kept`` may be off, None: what is promised; inf: ids alone, which reads less
+        ``ties``      of equal logits at the k-th place "ids" keeps the smaller ids, "all" all of them, as transformers does
+        ``support``   True: the ids that the filters keep, too
+        ``top_k``     as many as there are classes, or more, keeps all, as in transformers
+        ``class0``    the number of the first class, where the layer is a part of a larger one
         With a ``delta`` above 0, a statistical test on sampled rows may decide whether a class is in the nucleus. It is wrong
         for a row with probability at most ``delta``, and such draws are not ``proved``.
         """
@@ -170,14 +193,94 @@ class Common(ABC):
                 "shard of a larger layer"
             )
         self.check_weights()
-        if self._direct is not None and allowed is None and exclude is None:
-            found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, row0, class0)
-            if found is not None:
-                return found
         engine: Any = self
+        wanted = engine.promise.eps if eps is None else checked_eps(eps)
         seed = self._fresh_seed() if seed is None else seed
-        filters = checked_filters(n, temperature, top_k, top_p, min_p, seed, row0, engine.layer.vocab, class0)
-        return self._sample(hidden, filters, allowed, exclude)
+        one = position is None or (len(hidden) == 1 and not np.ndim(position))
+        if math.isinf(wanted) and ties == "ids" and not support and one:
+            first = 0 if position is None else position
+            if self._direct is not None and allowed is None and exclude is None:
+                found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0)
+                if found is not None:
+                    return found
+            if not any(map(np.ndim, (temperature, top_k, top_p, min_p, seed))):
+                checked = checked_filters(n, temperature, top_k, top_p, min_p, seed, first, engine.layer.vocab, class0)
+                return self._sample(hidden, checked, allowed, exclude)
+        filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        rules = rules_of(len(hidden), engine.layer.vocab, seed, position, **filters)
+        about: dict[str, Any] = {"ties": ties, "support": support, "class0": whole(class0, "class0", *RANGES["class0"])}
+        return draws.sample(self, to_host(hidden), n, rules, eps=eps, allowed=allowed, exclude=exclude, **about)
+
+    def drawn(self, hidden: Doubles, filters: Filters, allowed: Any = None) -> Sample:
+        """Draws by checked filters, rows at consecutive positions: what engines that are made of others ask for."""
+        found = None
+        if self._direct is not None and allowed is None:
+            n, temperature, top_k, top_p, min_p, seed, row0, class0 = filters
+            found = self._direct.sample(hidden, n, temperature, top_k or None, top_p, min_p, seed, row0, class0)
+        return self._sample(hidden, filters, allowed, None) if found is None else found
+
+    def agree(self, question: tuple[Any, ...]) -> None:  # noqa: B027  # most have nobody to agree with
+        """Where others have to ask the same at the same time: that they do."""
+
+    def exponents(self, logits: Doubles) -> Doubles:
+        """``f(z)``; -inf for what is not there."""
+        engine: Any = self
+        link = getattr(engine.layer, "link", None)
+        gone = np.isneginf(logits)
+        return logits if link is None else np.where(gone, -np.inf, link(np.where(gone, 0.0, logits)))
+
+    def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
+        """The normaliser of ``f(z) / temperature``; here from every class."""
+        engine: Any = self
+        if temperature == 1:
+            found: Lse = engine.lse(hidden, eps=eps, **limits)
+            return found
+        logits, _ = self.every_class(hidden)
+        mask = limits["allowed"].mask if limits else 1
+        tempered = np.where(mask, self.exponents(logits) / temperature, -np.inf)
+        count = len(hidden)
+        read = np.full(count, 4.0 * engine.layer.vocab * engine.layer.dim)
+        lost = ROUNDING + float64_error(engine.layer, longest_row(engine.layer), hidden, logits) / temperature
+        return Lse(lse_of(tempered), lost, Cost(np.full(count, engine.layer.vocab), read, np.ones(count, bool), engine.name))
+
+    def _log_prob_among(self, hidden: Any, ids: Any, eps: float | None, allowed: Any, exclude: Any) -> LogProb:
+        """Log-probabilities under the distribution over the classes that are left; -inf for others."""
+        engine: Any = self
+        form, hidden = form_of(hidden), to_host(hidden)
+        rows = checked_hidden(hidden, engine.layer.dim, vocab=engine.layer.vocab)
+        given = engine.log_prob(rows, to_host(ids), eps=self.exact_at)
+        norm = engine.lse(rows, eps=aimed(eps, engine.promise, form), allowed=allowed, exclude=exclude)
+        mask = class_mask(allowed, exclude, len(rows), engine.layer.vocab)
+        assert mask is not None
+        inside = np.take_along_axis(np.broadcast_to(mask, (len(rows), engine.layer.vocab)), as_numpy(to_host(ids), "ids"), 1)
+        log_probs = np.where(inside == 1, self.exponents(given.logits) - norm.lse[:, None], -np.inf)
+        error = norm.error + (given.error if math.isfinite(self.exact_at) else 0.0)  # of logits that are sums over parts
+        rows_read, read, dense = (one + more for one, more in zip(given.cost[:3], norm.cost[:3], strict=True))
+        cost = Cost(rows_read, read, dense, norm.cost.path)
+        return answer_as(LogProb(log_probs, given.logits, norm.lse, error, cost), form)
+
+    def entropy(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Entropy:
+        """``-sum_i p_i log p_i`` of each row, in nats: within ``eps`` (None: what is promised), and ``error`` says how near.
+
+        Rows whose mass is spread over many classes are scanned in full: see ``engines/entropy.py``.
+        """
+        return entropy(self, hidden, eps, allowed, exclude)
+
+    def ranked(
+        self,
+        hidden: Any,
+        *,
+        eps: float | None = None,
+        until: Callable[[Any], Any] | None = None,
+        allowed: Any = None,
+        exclude: Any = None,
+    ) -> Iterator[tuple[Any, Any]]:
+        """An iterator of ``ids, log_probs [batch]``: each row's likeliest class, its second, ...; ``topk(k)`` for every ``k``.
+
+        ``until``  a predicate over ``ids [batch]``: the iterator ends when it was true of every row once. Rows with fewer
+                   classes than others have id -1 and -inf in their places. ``delta`` is of each doubling of what was read
+        """
+        return ranked(self, hidden, eps, until, allowed, exclude)
 
     @abstractmethod
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
@@ -201,9 +304,7 @@ class Common(ABC):
         ids = np.tile(np.arange(engine.layer.vocab), (len(hidden), 1))
         # A mixture's logits are as good as the normalisers of its components, which any eps would leave where they are guessed.
         logits = np.asarray(engine.log_prob(hidden, ids, eps=self.exact_at).logits, np.float64)
-        link = getattr(engine.layer, "link", None)
-        gone = np.isneginf(logits)
-        return normalised(logits, logits if link is None else np.where(gone, -np.inf, link(np.where(gone, 0.0, logits))))
+        return normalised(logits, self.exponents(logits))
 
 
 class Bounded(Common):

@@ -14,7 +14,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_like, as_numpy
 from headlong.dtypes import BFLOAT16
-from headlong.engines.arguments import RANGES
+from headlong.engines.arguments import FLOAT32_ROOM, RANGES
 from headlong.engines.by_blocks import EDGE, FIRST_ASKED, BlockReader
 from headlong.engines.by_codes import CodesReader
 from headlong.links import Link
@@ -89,7 +89,8 @@ def _bound(
     threads: int | None, path: str,
 ) -> Direct:  # fmt: skip
     count = 0 if threads is None else threads
+    ranges = RANGES | {"float32 room": FLOAT32_ROOM}
     found: Direct = native.direct_call(
-        executor.capsule, search, owners, numbers, kept, count, path, CLASSES, RANGES, as_numpy, answer_like, link
+        executor.capsule, search, owners, numbers, kept, count, path, CLASSES, ranges, as_numpy, answer_like, link
     )
     return found

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.answers import Cost, Lse, Sample, TopK
-from headlong.arrays import Array, answer_as
+from headlong.arrays import WIDE, Array, answer_as
 from headlong.dtypes import UNIT
-from headlong.engines.arguments import Asked, asked, checked_k
+from headlong.engines.arguments import Asked, aimed, asked, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.few_allowed_classes import largest_keys
@@ -64,19 +64,26 @@ class Merged(Bounded, ABC):
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of all parts together."""
         call = self._asked(hidden, allowed, exclude)
-        return answer_as(self._topk(call, checked_k(k, self.layer.vocab), eps), call.kind)
+        return answer_as(self._topk(call, checked_k(k, self.layer.vocab), aimed(eps, self.promise, call.form)), call.form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser over all classes."""
         call = self._asked(hidden, allowed, exclude)
-        return answer_as(self._lse(call, eps, None), call.kind)
+        return answer_as(self._lse(call, aimed(eps, self.promise, call.form), None), call.form)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call = self._asked(hidden, allowed, exclude)
         check_some_left(call.mask)
         sieve = Sieve(filters.temperature, filters.top_k, filters.top_p, filters.min_p)
         drawn = self._drawn(call, filters) if sieve.keeps_all else self._sieved(call, filters, sieve)
-        return answer_as(drawn, call.kind)
+        return answer_as(drawn, call.form)
+
+    def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
+        """The parts' at that temperature."""
+        try:
+            return self._lse(self._asked(hidden, limits.get("allowed")), eps, None if temperature == 1 else temperature)
+        except OptionError:  # no link says this one at a temperature
+            return super().tempered_lse(hidden, temperature, eps, limits)
 
     def _every(self, call: Asked) -> tuple[Ids, Doubles] | None:
         """The classes that one query may be answered with, ascending, and their logits; None where they are elsewhere."""
@@ -89,7 +96,7 @@ class Merged(Bounded, ABC):
         for row in range(len(ids)):
             part = slice(row, row + 1)
             mask = None if call.mask is None else call.mask[part if len(call.mask) > 1 else slice(0, 1)]
-            source = _Query(self, Asked("numpy", call.hidden[part], mask, False), cost, row, filters)
+            source = _Query(self, Asked(WIDE, call.hidden[part], mask, False), cost, row, filters)
             found = kept(source, sieve)
             order = np.argsort(found.ids)
             if not len(order):

@@ -75,13 +75,13 @@ def kept(source: CandidateSource, sieve: Sieve) -> Ranked:
     count = sieve.top_k or FIRST_CANDIDATES
     while True:
         found = source.best(count)
-        size = _decided(source, sieve, found)
+        size = decided(source, sieve, found)
         if size is not None:
             return Ranked(found.ids[:size], found.scores[:size], found.least)
         count *= GROWTH
 
 
-def _decided(source: CandidateSource, sieve: Sieve, found: Ranked) -> int | None:
+def decided(source: CandidateSource, sieve: Sieve, found: Ranked) -> int | None:
     """How many of the best pass, or None where classes that have not been seen could."""
     scaled = found.scores / sieve.temperature
     weights = np.exp(scaled - scaled[0])

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
-from headlong.engines.arguments import Asked, asked, checked_eps
+from headlong.engines.arguments import Asked, aimed, asked
 from headlong.engines.base import Engine
 from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.merged import Merged, best_of, blank, columns, log_probs_of, merged_lse
@@ -92,7 +92,6 @@ class Shards(Merged):
         return f"{len(self.facts.starts) - 1} shards, each compiled for its part"
 
     def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
-        eps = None if eps is None else checked_eps(eps)
 
         def best(engine: Engine, start: int) -> tuple[Array, ...]:
             top = engine.topk(call.hidden, min(k, engine.layer.vocab), eps=eps, **_share(call, engine, start))
@@ -109,7 +108,6 @@ class Shards(Merged):
         return TopK(log_probs, ids, logits, lse, error, np.all(proved, axis=0), self._cost(cost))
 
     def _lse(self, call: Asked, eps: float | None, temperature: float | None, about: Any = None) -> Lse:
-        eps = None if eps is None else checked_eps(eps)
 
         def sums(engine: Engine, start: int) -> tuple[Array, ...]:
             reader = engine if temperature is None else engine.at_temperature(temperature)
@@ -120,10 +118,15 @@ class Shards(Merged):
         lses, errors, *cost = columns(self._everyone(sums, question))
         return Lse(*merged_lse(lses, errors), self._cost(cost))
 
-    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+    def log_prob(
+        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> LogProb:
         """The log-probabilities of global ``ids [batch, m]``: each row is read where it lies."""
+        if allowed is not None or exclude is not None:
+            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
         call = asked(hidden, None, None, self.facts.dim, self.facts.vocab)
         chosen = ids64(ids, len(call.hidden), self.facts.vocab)
+        eps = aimed(eps, self.promise, call.form)
 
         def given(engine: Engine, start: int) -> tuple[Array, ...]:
             inside = np.clip(chosen - start, 0, engine.layer.vocab - 1)
@@ -135,7 +138,7 @@ class Shards(Merged):
         mine = np.take_along_axis(np.stack(logits), owner[None], 0)[0]
         lse, error = merged_lse(lses, errors)
         answer = LogProb(self.facts.link(mine) - lse[:, None], mine, lse, error, self._cost(cost))
-        return answer_as(answer, call.kind)
+        return answer_as(answer, call.form)
 
     def _drawn(self, call: Asked, filters: Filters) -> Sample:
         """The best key of all shards; a shard in which a row has no class left offers none."""
@@ -145,10 +148,8 @@ class Shards(Merged):
             ids, logits, score = blank(len(call.hidden), filters.n)
             proved, cost = np.ones(ids.shape, bool), [np.zeros(len(ids), kind) for kind in (np.int64, np.float64, np.bool_)]
             for row, limits in here:
-                drawn = engine.sample(
-                    call.hidden[row], filters.n, filters.temperature, seed=filters.seed,
-                    row0=(filters.row0 + row.start) % 2**64, class0=start, **limits,
-                )  # fmt: skip
+                rule = filters._replace(row0=(filters.row0 + row.start) % 2**64, class0=start)
+                drawn = engine.drawn(call.hidden[row], rule, **limits)
                 ids[row], logits[row], score[row], proved[row] = drawn.ids + start, *drawn[1:4]
                 for total, part in zip(cost, drawn.cost[:3], strict=True):
                     total[row] = part
@@ -159,6 +160,10 @@ class Shards(Merged):
         best = np.argmax(np.stack(score), axis=0)[None]
         won, at, key = (np.take_along_axis(np.stack(part), best, 0)[0] for part in (ids, logits, score))
         return Sample(won, at, key, np.all(proved, axis=0), self._cost(cost))
+
+    def agree(self, question: tuple[Any, ...]) -> None:
+        """An error where some process asks another question."""
+        self._everyone(lambda engine, start: (np.zeros(1),), question)
 
     def _fresh_seed(self) -> int:
         """A fresh one, the first shard's, for everyone."""

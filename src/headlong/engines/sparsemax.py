@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Array, answer_as, kind_of
+from headlong.arrays import Array, answer_as, form_of
 from headlong.engines.adapting import Adapting
 from headlong.engines.base import Engine
 from headlong.errors import InputError
@@ -68,7 +68,7 @@ def _sparse(engine: Engine, hidden: Any, k: int, rule: Callable[[Doubles], tuple
     if not isinstance(engine, (Engine, Adapting)):
         raise InputError(f"engine is a {type(engine).__name__}; expected one over a single matrix, from headlong.compile")
     k = min(whole(k, "k", 1, 2**62), engine.layer.vocab)
-    rows = np.asarray(hidden)
+    rows = np.asarray(hidden).astype(np.float64)
     while True:
         top = engine.topk(rows, k, eps=np.inf)
         probs, tau = rule(engine.layer.link(top.logits)) if len(rows) else (np.zeros((0, k)), np.zeros(0))
@@ -77,4 +77,4 @@ def _sparse(engine: Engine, hidden: Any, k: int, rule: Callable[[Doubles], tuple
         k = min(2 * k, engine.layer.vocab)  # the support may go on: look further
     width = max(1, int((probs > 0).sum(axis=1).max(initial=1)))
     ids: Array = np.where(probs[:, :width] > 0, top.ids[:, :width], -1)
-    return answer_as(Sparse(np.ascontiguousarray(probs[:, :width]), ids, tau, top.proved), kind_of(hidden))
+    return answer_as(Sparse(np.ascontiguousarray(probs[:, :width]), ids, tau, top.proved), form_of(hidden))

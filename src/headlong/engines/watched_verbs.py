@@ -6,10 +6,10 @@ The others are one native call, as they are of the engine within. Of those that 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from headlong.answers import LogProb, Lse, Sample, TopK
+from headlong.answers import Entropy, LogProb, Lse, Sample, TopK
 from headlong.engines.base import Engine
 from headlong.engines.direct_call import Direct
 
@@ -40,15 +40,17 @@ class WatchedVerbs(ABC):
                 return found
         return self._asked(Engine.topk, hidden, {"k": k, "eps": eps, "allowed": allowed, "exclude": exclude})
 
-    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+    def log_prob(
+        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> LogProb:
         """:meth:`Engine.log_prob` of the engine of now."""
         self._now.check_weights()
         direct = self._direct
-        if direct is not None:
+        if direct is not None and allowed is None and exclude is None:
             found = direct.log_prob(hidden, ids, eps)
             if found is not None:
                 return found
-        return self._asked(Engine.log_prob, hidden, {"ids": ids, "eps": eps})
+        return self._asked(Engine.log_prob, hidden, {"ids": ids, "eps": eps, "allowed": allowed, "exclude": exclude})
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """:meth:`Engine.lse` of the engine of now."""
@@ -60,31 +62,36 @@ class WatchedVerbs(ABC):
                 return found
         return self._asked(Engine.lse, hidden, {"eps": eps, "allowed": allowed, "exclude": exclude})
 
+    def entropy(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Entropy:
+        """:meth:`Engine.entropy` of the engine of now."""
+        return self._now.entropy(hidden, eps=eps, allowed=allowed, exclude=exclude)
+
+    def ranked(self, hidden: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
+        """:meth:`Engine.ranked` of the engine of now, which stays with it."""
+        return self._now.ranked(hidden, **options)
+
     def sample(
         self,
         hidden: Any,
         n: int = 1,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        seed: int | None = None,
-        row0: int = 0,
+        temperature: Any = 1.0,
+        top_k: Any = None,
+        top_p: Any = None,
+        min_p: Any = None,
+        seed: Any = None,
+        position: Any = None,
         *,
+        eps: float | None = None,
+        ties: str = "ids",
+        support: bool = False,
         class0: int = 0,
         allowed: Any = None,
         exclude: Any = None,
     ) -> Sample:
         """:meth:`Engine.sample` of the engine of now."""
-        self._now.check_weights()
-        direct = self._direct
-        if direct is not None and allowed is None and exclude is None:
-            found = direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, row0, class0)
-            if found is not None:
-                return found
         filters = {"n": n, "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-        places = {"row0": row0, "class0": class0, "allowed": allowed, "exclude": exclude}
-        return self._asked(Engine.sample, hidden, filters | places)
+        about = {"position": position, "eps": eps, "ties": ties, "support": support, "class0": class0}
+        return self._asked(Engine.sample, hidden, filters | about | {"allowed": allowed, "exclude": exclude})
 
     def _asked(self, verb: Callable[..., Answer], hidden: Any, options: dict[str, Any]) -> Answer:
         """The answer of the engine of now, from which something is learned."""

@@ -30,7 +30,7 @@ FEWEST = 128
 KINDS = 32
 """Of calls that are judged."""
 FILTERED = frozenset({"allowed", "exclude"})
-NOISE = frozenset({"seed", "row0", "class0"})
+NOISE = frozenset({"seed", "position", "class0"})
 """What changes answers, but not what they are expected to read."""
 
 

@@ -191,8 +191,8 @@ def test_samples_are_the_same_with_blocks_and_without() -> None:
     layer, hidden = clustered(5000, 48)
     engine, other = plain(layer, hidden)
     for filters in ({"top_k": 5}, {"top_k": 40, "top_p": 0.9, "temperature": 0.7}, {"min_p": 0.1}, {"min_p": 1e-9}, {}):
-        mine = engine.sample(hidden[:6], n=7, seed=3, row0=5, **filters)
-        theirs = other.sample(hidden[:6], n=7, seed=3, row0=5, **filters)
+        mine = engine.sample(hidden[:6], n=7, seed=3, position=5 + np.arange(6), **filters)
+        theirs = other.sample(hidden[:6], n=7, seed=3, position=5 + np.arange(6), **filters)
         np.testing.assert_array_equal(mine.ids, theirs.ids)
         np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-9)
         assert mine.proved.all()

@@ -50,7 +50,7 @@ def check(
     engine: Any, layer: Layer, hidden: np.ndarray, temperature: float = 1.0, n: int = 1, live: Any = None, **more: Any
 ) -> None:
     """Every draw has the largest key of all, and its own logit and key."""
-    drawn = engine.sample(hidden, n=n, temperature=temperature, seed=11, row0=4, **more)
+    drawn = engine.sample(hidden, n=n, temperature=temperature, seed=11, position=4 + np.arange(len(hidden)), **more)
     assert drawn.proved.all()
     for draw in range(n):
         all_ = keys(layer, hidden, temperature, 11, 4, draw, more.get("class0", 0))
@@ -151,7 +151,7 @@ def test_few_rows_are_read_and_what_no_bound_tells_apart_is_given_up() -> None:
     rows = []
     for row in vectors:
         check(engine, alike, row[None], temperature=0.01)
-        rows.append(int(engine.sample(row[None], temperature=0.01, seed=11, row0=4).cost.rows[0]))
+        rows.append(int(engine.sample(row[None], temperature=0.01, seed=11, position=4).cost.rows[0]))
     assert max(rows) > 5000 and min(rows) < 100
 
 

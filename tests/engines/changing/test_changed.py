@@ -134,7 +134,7 @@ def test_samples_are_those_of_one_layer(kind: str, link: Any) -> None:
     gone = np.flatnonzero(~model.alive)
     for filters in FILTERS:
         for class0 in (0, 11):
-            asked = {"n": 3, "seed": 6, "row0": 2, "class0": class0, **filters}
+            asked = {"n": 3, "seed": 6, "position": 2 + np.arange(len(HIDDEN)), "class0": class0, **filters}
             expected, drawn = one.sample(HIDDEN, exclude=gone, **asked), found.sample(HIDDEN, **asked)
             assert (drawn.ids == expected.ids).all(), (filters, class0)
             np.testing.assert_allclose(drawn.score, expected.score, rtol=1e-9)
@@ -166,7 +166,7 @@ def test_a_wide_nucleus_ranks_few_classes(monkeypatch: pytest.MonkeyPatch) -> No
     for engine, count in ((gone, VOCAB), (both, VOCAB + len(MORE))):
         one = hl.compile(hl.Layer(model.weight[:count], model.bias[:count]), "full")
         for filters in ({"top_p": 0.999, "temperature": 50.0}, {"min_p": 1e-9}, {"top_k": 600}):
-            drawn = engine.sample(HIDDEN, 3, seed=6, **filters)
+            drawn = engine.sample(HIDDEN, 3, seed=6, eps=math.inf, **filters)
             assert (drawn.ids == one.sample(HIDDEN, 3, seed=6, exclude=[3], **filters).ids).all(), filters
             assert drawn.proved.all()
     assert max(ranked) <= (VOCAB + len(MORE)) // 8
@@ -320,7 +320,7 @@ def test_a_draw_among_classes_without_a_finite_logit_is_refused(monkeypatch: pyt
     found = merged.kept
     monkeypatch.setattr(merged, "kept", lambda *asked: Ranked(found(*asked).ids[:0], found(*asked).scores[:0], 0.0))
     with pytest.raises(NonFiniteError, match="no class has a finite logit"):
-        changed.sample(hidden, 2, seed=1, top_p=0.9)
+        changed.sample(hidden, 2, seed=1, top_p=0.9, eps=math.inf)
 
 
 @pytest.mark.parametrize("how", [{"method": "full"}, {"method": "cascade", "blocks": True}])

@@ -88,7 +88,7 @@ def test_more_candidates_than_there_is_room_for_are_read_fully(method: str) -> N
 @PROVING
 def test_a_normaliser_that_is_not_near_enough_is_summed_in_float64(batch: int, method: str, rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 40, "float16")
-    hidden = rng.standard_normal((batch, 40)).astype(np.float32)
+    hidden = rng.standard_normal((batch, 40))
     engine, reference = hl.compile(layer, method, device=PLACE), truth(layer, hidden)
     answer = engine.topk(tensor(hidden), 4, eps=1e-10)
     check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), 1e-12)
@@ -109,7 +109,7 @@ def test_samples_are_those_of_the_cpu(method: str, rng: np.random.Generator) -> 
     layer = layer_of(rng, 300, 24, link=hl.SoftCap(6.0))
     hidden = rng.standard_normal((2, 24)).astype(np.float32)
     engine, cpu = hl.compile(layer, method, device=PLACE), hl.compile(layer, "full")
-    wish = {"n": 3, "temperature": 0.7, "seed": 2**63 + 5, "row0": 2**40, "class0": 7}
+    wish = {"n": 3, "temperature": 0.7, "seed": 2**63 + 5, "position": 2**40 + np.arange(2), "class0": 7}
     drawn, expected = engine.sample(tensor(hidden), **wish), cpu.sample(hidden, **wish)
     assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
     np.testing.assert_allclose(drawn.score.cpu(), expected.score, rtol=1e-12)
@@ -158,7 +158,8 @@ def test_masks_given_ids_and_the_normaliser(method: str, rng: np.random.Generato
     scored = engine.log_prob(tensor(hidden), tensor(np.array([[0, 299], [5, 5]])))
     expected = np.take_along_axis(reference.log_probs, np.array([[0, 299], [5, 5]]), 1)
     check_within(scored.log_probs.cpu().numpy(), expected, scored.error.cpu().numpy()[:, None], 1e-12)
-    tight = engine.lse(tensor(hidden), eps=1e-9)
+    assert scored.log_probs.dtype == torch.float32
+    tight = engine.lse(tensor(hidden.astype(np.float64)), eps=1e-9)
     check_within(tight.lse.cpu().numpy(), reference.lse, tight.error.cpu().numpy(), 1e-12)
     assert tight.cost.dense.all() and (tight.error < 1e-9).all()
     assert isinstance(engine.lse(hidden).lse, np.ndarray)

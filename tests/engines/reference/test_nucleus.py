@@ -58,7 +58,7 @@ def test_draws_are_those_of_the_nucleus(
 def test_the_same_query_gets_the_same_answer(engine: hl.Engine, hidden: np.ndarray) -> None:
     whole = engine.sample(hidden[:6], 3, top_p=0.9, seed=2)
     for b in range(6):
-        alone = engine.sample(hidden[b : b + 1], 3, top_p=0.9, seed=2, row0=b)
+        alone = engine.sample(hidden[b : b + 1], 3, top_p=0.9, seed=2, position=b)
         assert (alone.ids == whole.ids[b]).all()
         assert alone.cost.dense != whole.cost.dense[b] or (alone.proved == whole.proved[b]).all()
 

@@ -74,7 +74,7 @@ def logits_of(layer: ExpertsLayer, row: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def check(engine: Any, layer: ExpertsLayer, hidden: np.ndarray, n: int, seed: int, row0: int, **more: Any) -> Any:
     """Every draw is that of float64 among the classes that the filters keep, unless rounding could order keys either way."""
-    found = engine.sample(hidden, n, seed=seed, row0=row0, **more)
+    found = engine.sample(hidden, n, seed=seed, position=row0 + np.arange(len(hidden)), **more)
     for b, row in enumerate(hidden):
         ids, z = logits_of(layer, row)
         given_ = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | more
@@ -130,7 +130,7 @@ def test_both_executors_draw_the_same(more: dict[str, Any], monkeypatch: pytest.
     for level in LEVELS:
         monkeypatch.setenv("HEADLONG_ISA", level)
         engine = through_blocks(layer)
-        drawn.append(engine.sample(hidden, 5, seed=9, row0=2**33, **more))
+        drawn.append(engine.sample(hidden, 5, seed=9, position=2**33 + np.arange(12), **more))
         top = engine.topk(hidden, 4, eps=math.inf)
         assert top.proved.all()
         drawn[-1] = (*drawn[-1][:4], top.ids)
@@ -163,13 +163,13 @@ def test_where_vectors_show_that_it_pays_few_rows_are_read(level: str, tmp_path:
     assert isinstance(engine, ExpertsEngine)
     assert [one.plan.blocks is not None and one.plan.blocks.samples for one in engine.parts] == [True, True, False]
     for more in ({}, {"temperature": 3.0}, {"top_k": 10}, {"min_p": 0.3}):
-        mine, theirs = (one.sample(asked, 3, seed=5, row0=4, **more) for one in (engine, plain))
+        mine, theirs = (one.sample(asked, 3, seed=5, position=4 + np.arange(len(asked)), **more) for one in (engine, plain))
         np.testing.assert_array_equal(mine.ids, theirs.ids)
         np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-12)
         assert mine.proved.all()
         assert np.median(mine.cost.rows) < 600  # the NumPy executor scores every class with much noise, 155 a draw
         assert np.median(mine.cost.bytes) < 6000 * layer.width * 4 / 4
-        alone = [engine.sample(row[None], 3, seed=5, row0=4 + b, **more).ids for b, row in enumerate(asked)]
+        alone = [engine.sample(row[None], 3, seed=5, position=4 + b, **more).ids for b, row in enumerate(asked)]
         np.testing.assert_array_equal(mine.ids, np.concatenate(alone))
     top = engine.topk(asked, 5)
     assert top.proved.all()

@@ -149,7 +149,7 @@ def test_samples_are_the_same_in_any_batch(kind: str) -> None:
     engine = compiled(case)
     for filters in FILTERS[:4]:
         whole = engine.sample(case.hidden, n=5, seed=4, **filters)
-        parts = [engine.sample(case.hidden[b : b + 1], n=5, seed=4, row0=b, **filters).ids for b in range(len(case.hidden))]
+        parts = [engine.sample(case.hidden[b : b + 1], n=5, seed=4, position=b, **filters).ids for b in range(len(case.hidden))]
         assert (whole.ids == np.concatenate(parts)).all()
         assert (engine.sample(case.hidden, n=5, seed=5, **filters).ids != whole.ids).any()
 

@@ -9,11 +9,12 @@ Nothing here copies from the host but a mask and ids that came from there, so th
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Answer, Kind, ids64, kind_of
+from headlong.arrays import BOUNDED, Answer, Form, form_of, ids64, kind_of
 from headlong.engines.class_masks import check_some_left, class_mask
 from headlong.engines.device.matrix import DeviceMatrix
 from headlong.engines.device.memory import Tensor, rounded_up, tensor_of
@@ -60,11 +61,11 @@ class Call(NamedTuple):
 
 def call_of(
     matrix: DeviceMatrix, hidden: Any, allowed: Any = None, exclude: Any = None, wish: Filters | None = None
-) -> tuple[Call, Kind]:
+) -> tuple[Call, Form]:
     """The arguments of a verb on the device, and of which kind the answer is to be."""
     torch, device, layer = matrix.torch, matrix.device, matrix.layer
-    kind = kind_of(hidden)
-    x = hidden.detach() if kind == "torch" else tensor_of(np.asarray(hidden), torch, device)
+    form = form_of(hidden)
+    x = hidden.detach() if form.kind == "torch" else tensor_of(np.asarray(hidden), torch, device)
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise DtypeError(f"hidden is {x.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
     if x.ndim != 2 or x.shape[1] != layer.dim:
@@ -82,7 +83,7 @@ def call_of(
     numbers[:, 2], numbers[:, 3], numbers[:, 4] = seed & WORD, seed >> 32, class0
     length = rounded_up(torch.linalg.vector_norm(wide, dim=1))
     fire = torch.full((1,), heat, dtype=torch.float64, device=device)
-    return Call(narrow.contiguous(), wide, length, None if mask is None else matrix.tensor(mask), fire, numbers), kind
+    return Call(narrow.contiguous(), wide, length, None if mask is None else matrix.tensor(mask), fire, numbers), form
 
 
 def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:
@@ -94,12 +95,30 @@ def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:
     return matrix.tensor(ids64(ids, batch, matrix.layer.vocab))
 
 
-def answered(answer: Answer, kind: Kind) -> Answer:
-    """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device."""
-    return answer if kind == "torch" else type(answer)(*(_as_numpy(part) for part in answer))
+def answered(answer: Answer, form: Form) -> Answer:
+    """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device. In float32 as ``answer_as`` rounds."""
+    if form.single and getattr(answer, "error", None) is not None:
+        answer = _single(answer)
+    return answer if form.kind == "torch" else _in_numpy(answer)
+
+
+def _single(answer: Any) -> Any:
+    fields = answer._asdict()
+    narrow = {name: fields[name].float() for name in BOUNDED if fields.get(name) is not None}
+    error = fields["error"]
+    for name, value in ((name, value) for name, value in narrow.items() if value.numel()):
+        lost = (value - fields[name]).abs().where(fields[name].isfinite(), fields[name].new_zeros(()))
+        error = error.maximum(fields["error"] + lost.reshape(len(error), -1).amax(dim=1))
+    near = error.float()
+    up = near.nextafter(near.new_full((), math.inf)).where(near < error, near)
+    return answer._replace(**narrow, error=up)
+
+
+def _in_numpy(answer: Any) -> Any:
+    return type(answer)(*(_as_numpy(part) for part in answer[:]))
 
 
 def _as_numpy(part: Any) -> Any:
     if isinstance(part, tuple):
-        return answered(part, "numpy")
-    return part if isinstance(part, str) else part.cpu().numpy()
+        return _in_numpy(part)
+    return part.cpu().numpy() if hasattr(part, "cpu") else part

@@ -83,17 +83,21 @@ class DeviceEngine(Bounded):
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
         k = checked_k(k, self.layer.vocab)
-        call, kind = call_of(self.matrix, hidden, allowed, exclude)
+        call, form = call_of(self.matrix, hidden, allowed, exclude)
         found = self._best(call, k, self._eps(eps))
         bad, (lse, error) = call.bad, self._said(call, found)
         log_probs = self.matrix.linked(found.logits) - lse.where(lse.isfinite(), 0.0)[:, None]
         log_probs = log_probs.masked_fill(bad[:, None], math.nan)
         ids, logits = found.ids.masked_fill(bad[:, None], -1), found.logits.masked_fill(bad[:, None], -math.inf)
-        return answered(TopK(log_probs, ids, logits, lse, error, found.sure & ~bad, self._cost(found)), kind)
+        return answered(TopK(log_probs, ids, logits, lse, error, found.sure & ~bad, self._cost(found)), form)
 
-    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+    def log_prob(
+        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
-        call, kind = call_of(self.matrix, hidden)
+        if allowed is not None or exclude is not None:
+            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
+        call, form = call_of(self.matrix, hidden)
         chosen = ids_of(self.matrix, ids, call.batch)
         wrong = (chosen < 0) | (chosen >= self.layer.vocab)
         logits = self.matrix.exact(call, chosen.masked_fill(wrong, -1))
@@ -103,24 +107,24 @@ class DeviceEngine(Bounded):
         values = (self.matrix.linked(logits) - lse[:, None]).masked_fill(wrong, math.nan)
         scored = chosen.shape[1]
         more = found._replace(rows=found.rows + scored, read=found.read + scored * self.matrix.row_bytes)
-        return answered(LogProb(values, logits.masked_fill(wrong, math.nan), lse, error, self._cost(more)), kind)
+        return answered(LogProb(values, logits.masked_fill(wrong, math.nan), lse, error, self._cost(more)), form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
-        call, kind = call_of(self.matrix, hidden, allowed, exclude)
+        call, form = call_of(self.matrix, hidden, allowed, exclude)
         found = self._best(call, 0, self._eps(eps))
-        return answered(Lse(*self._said(call, found), self._cost(found)), kind)
+        return answered(Lse(*self._said(call, found), self._cost(found)), form)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
-        call, kind = call_of(self.matrix, hidden, allowed, exclude, filters)
+        call, form = call_of(self.matrix, hidden, allowed, exclude, filters)
         if filters.top_k > 0 or filters.top_p < 1 or filters.min_p > 0:
-            return answered(self._filtered(call, filters), kind)
+            return answered(self._filtered(call, filters), form)
         found = self._drawn(call, filters.n)
         shape = call.batch, filters.n
         ids, logits, keys, sure = (part.view(shape) for part in (found.ids, found.logits, found.keys, found.sure))
         rows, read, whole = (part.view(shape).sum(dim=1) for part in (found.rows, found.read, found.whole))
         cost = self._cost(found._replace(rows=rows, read=read, whole=whole > 0))
-        return answered(self._without(call, ids, logits, keys, sure, cost), kind)
+        return answered(self._without(call, ids, logits, keys, sure, cost), form)
 
     def _without(self, call: Call, ids: Tensor, logits: Tensor, score: Tensor, sure: Tensor, cost: Cost) -> Sample:
         """The draws, without those of rows that are no numbers or have no class of positive probability."""

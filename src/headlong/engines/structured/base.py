@@ -26,7 +26,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
 from headlong.dtypes import UNIT
-from headlong.engines.arguments import Asked, asked, checked_eps, checked_k
+from headlong.engines.arguments import Asked, aimed, asked, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.few_allowed_classes import ListedClasses, listed
@@ -120,29 +120,33 @@ class StructuredEngine(Bounded, ABC):
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``: as :meth:`headlong.engines.base.Engine.topk`."""
         call, k = self._asked(hidden, allowed, exclude), checked_k(k, self.layer.vocab)
         if call.mask is None:
-            best = self._best(call.hidden, k, self._eps(eps))
+            best = self._best(call.hidden, k, aimed(eps, self.promise, call.form))
         else:
             best = joined([best_of(*part, k) for part in self._restricted(call)], Best)
         shift = np.where(np.isfinite(best.lse), best.lse, 0.0)[:, None]
         error = best.logit_error + best.lse_error
         found = TopK(best.logits - shift, best.ids, best.logits, best.lse, error, best.proved, self._cost(best.spent, call))
-        return answer_as(found, call.kind)
+        return answer_as(found, call.form)
 
-    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None) -> LogProb:
+    def log_prob(
+        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``; -inf for a class that the layer gives no probability."""
+        if allowed is not None or exclude is not None:
+            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
         call = self._asked(hidden)
-        scored = self._score(call.hidden, ids64(ids, len(call.hidden), self.layer.vocab), self._eps(eps))
+        scored = self._score(call.hidden, ids64(ids, len(call.hidden), self.layer.vocab), aimed(eps, self.promise, call.form))
         log_probs, error = scored.logits - scored.lse[:, None], scored.logit_error + scored.lse_error
-        return answer_as(LogProb(log_probs, scored.logits, scored.lse, error, self._cost(scored.spent, call)), call.kind)
+        return answer_as(LogProb(log_probs, scored.logits, scored.lse, error, self._cost(scored.spent, call)), call.form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser of each row, over the classes that are there."""
         call = self._asked(hidden, allowed, exclude)
         if call.mask is None:
-            scored = self._normalise(call.hidden, self._eps(eps))
-            return answer_as(Lse(scored.lse, scored.lse_error, self._cost(scored.spent, call)), call.kind)
+            scored = self._normalise(call.hidden, aimed(eps, self.promise, call.form))
+            return answer_as(Lse(scored.lse, scored.lse_error, self._cost(scored.spent, call)), call.form)
         best = joined([best_of(*part, 1) for part in self._restricted(call)], Best)
-        return answer_as(Lse(best.lse, best.lse_error, self._cost(best.spent, call)), call.kind)
+        return answer_as(Lse(best.lse, best.lse_error, self._cost(best.spent, call)), call.form)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call = self._asked(hidden, allowed, exclude)
@@ -159,7 +163,7 @@ class StructuredEngine(Bounded, ABC):
         else:
             drawn = self._drawn_densely(call, filters)
         ids, logits, score, proved, spent = drawn
-        return answer_as(Sample(ids, logits, score, proved, self._cost(spent, call)), call.kind)
+        return answer_as(Sample(ids, logits, score, proved, self._cost(spent, call)), call.form)
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
@@ -184,9 +188,6 @@ class StructuredEngine(Bounded, ABC):
 
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
-
-    def _eps(self, eps: float | None) -> float:
-        return self.promise.eps if eps is None else checked_eps(eps)
 
     @property
     def _count(self) -> int:

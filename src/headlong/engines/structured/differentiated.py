@@ -116,7 +116,7 @@ class BlocksEngine(StructuredEngine):
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
         found = [
-            engine.sample(x, filters.n, filters.temperature, seed=_seed(filters.seed, number), row0=filters.row0)
+            engine.drawn(x, filters._replace(seed=_seed(filters.seed, number)))
             for number, (engine, x) in enumerate(zip(self.parts, self._views(hidden), strict=True))
         ]
         winner = np.argmax([one.score for one in found], axis=0)[None]

@@ -154,7 +154,7 @@ class ExpertsEngine(StructuredEngine):
             rows[left] += other.cost.rows
             read[left] += other.cost.bytes
             dense[left] = other.cost.dense
-        return answer_as(Sample(ids, logits, score, proved, self._cost(Spent(rows, read, dense), call)), call.kind)
+        return answer_as(Sample(ids, logits, score, proved, self._cost(Spent(rows, read, dense), call)), call.form)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
         *drawn, expert = self._reader.sample(

@@ -52,7 +52,8 @@ def _picked(
         if seed is None:
             top = engine.topk(hidden, k=1, eps=math.inf, **limits)
             return np.asarray(top.ids)[:, 0], top.cost.path
-        drawn = engine.sample(hidden, seed=seed, row0=row0, **recipe.filters, **limits)
+        places = row0 + np.arange(len(hidden))
+        drawn = engine.sample(hidden, seed=seed, position=places, eps=math.inf, **recipe.filters, **limits)
         return np.asarray(drawn.ids)[:, 0], drawn.cost.path
     rows = [Row(engine, hidden[row : row + 1], edits, row, recipe.filters) for row in range(len(hidden))]
     ids = [one.likeliest() if seed is None else one.draw(seed, row0 + row) for row, one in enumerate(rows)]
@@ -117,7 +118,9 @@ class Row:
     def _drawn_from_all(self, seed: int, row: int) -> int:
         ids, keys = self.ids, self._keys(self.ids, self.scores, seed, row)
         if self.others:
-            drawn = self.engine.sample(self.hidden, temperature=self.sieve.temperature, seed=seed, row0=row, **self.limits)
+            drawn = self.engine.sample(
+                self.hidden, temperature=self.sieve.temperature, seed=seed, position=row, eps=math.inf, **self.limits
+            )
             ids, keys = np.append(ids, int(drawn.ids[0, 0])), np.append(keys, float(drawn.score[0, 0]))
         return int(ids[np.argmax(keys)])
 

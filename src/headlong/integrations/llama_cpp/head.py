@@ -82,7 +82,7 @@ class Head:
 
         Row ``i`` has the noise of ``(seed, first + i)``, whatever the other rows are.
         """
-        drawn = self.engine.sample(hidden, seed=seed, row0=first, **filters)
+        drawn = self.engine.sample(hidden, seed=seed, position=first + np.arange(len(hidden)), eps=math.inf, **filters)
         self._took(drawn.cost)
         return np.asarray(drawn.ids)[:, 0], np.asarray(drawn.score)[:, 0]
 

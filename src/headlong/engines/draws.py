@@ -1,0 +1,236 @@
+"""Draws with their log-probabilities, each row with a seed, a position, a temperature and filters of its own.
+
+::
+
+    draw        = argmax over kept classes of f(z) / T + gumbel(seed, position, draw, class)
+    log_probs   = f(z) / T - lse_T              lse_T = log sum over all classes of exp(f(z) / T)
+    kept        = log of the mass that the filters keep = log sum over kept classes of exp(f(z) / T) - lse_T
+
+so ``log_probs - kept`` are log-probabilities of what was drawn from. Filters are top_k, then top_p, then min_p, as in
+transformers. Of equal logits at the k-th place the smaller ids are kept (``ties="ids"``), or all of them (``ties="all"``).
+Rows without filters are drawn by the engine's own search for the largest key; others from the classes that are kept.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.answers import Cost, Sample, Support
+from headlong.arrays import answer_as, as_numpy, form_of
+from headlong.dtypes import UNIT
+from headlong.engines.arguments import RANGES, aimed, checked_hidden
+from headlong.engines.class_masks import Marked, check_some_left, class_mask, classes_of
+from headlong.engines.few_allowed_classes import largest_keys, lse_of
+from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Filters, Ranked, Sieve, decided
+from headlong.errors import OptionError, ShapeError
+from headlong.native import Doubles, Mask
+from headlong.number_checks import real, whole
+
+Ids = NDArray[np.int64]
+TIES = ("ids", "all")
+ADVICE = {"temperature": "for the likeliest class, topk(k=1)"} | dict.fromkeys(("top_k", "top_p", "min_p"), "None keeps all")
+
+
+class Rules(NamedTuple):
+    """``[batch]`` each: what every row is drawn by; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off."""
+
+    temperature: list[float]
+    top_k: list[int]
+    top_p: list[float]
+    min_p: list[float]
+    seed: list[int]
+    position: list[int]
+
+    def sieve(self, row: int) -> Sieve:
+        return Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row])
+
+
+def rules_of(batch: int, vocab: int, seed: Any, position: Any, **filters: Any) -> Rules:
+    """One number, or one for each row, of everything; a fresh seed and positions 0, 1, ... where there is none."""
+    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    each: dict[str, list[Any]] = {}
+    for name, none in off.items():
+        check = whole if name == "top_k" else real
+        each[name] = _each(filters.get(name), none, batch, name, check)
+    each["top_k"] = [k if k < vocab else 0 for k in each["top_k"]]  # to keep all is no filter
+    each["seed"] = _each(secrets.randbits(64) if seed is None else seed, 0, batch, "seed", whole)
+    each["position"] = list(range(batch)) if position is None else _each(position, 0, batch, "position", whole)
+    return Rules(**each)
+
+
+def _each(given: Any, none: Any, batch: int, name: str, check: Any) -> list[Any]:
+    if given is None:
+        return [none] * batch
+    if np.ndim(given) == 0 and not hasattr(given, "shape"):
+        return [check(given, name, *RANGES[name], ADVICE.get(name, ""))] * batch
+    values = as_numpy(given, name)
+    if values.ndim == 0:
+        return [check(values.item(), name, *RANGES[name], ADVICE.get(name, ""))] * batch
+    if values.shape != (batch,):
+        raise ShapeError(f"{name} has shape {list(values.shape)}; expected one number, or {batch}, one per row")
+    return [check(value, name, *RANGES[name], ADVICE.get(name, "")) for value in values.tolist()]
+
+
+def sample(
+    engine: Any, hidden: Any, n: int, rules: Rules, *, eps: float | None, ties: str, support: bool, class0: int,
+    allowed: Any, exclude: Any,
+) -> Sample:  # fmt: skip
+    """:meth:`headlong.Engine.sample`, of which this is the long way."""
+    if ties not in TIES:
+        raise OptionError(f"ties is {ties!r}; choose from {', '.join(TIES)}")
+    form, vocab = form_of(hidden), engine.layer.vocab
+    rows = checked_hidden(hidden, engine.layer.dim, vocab=vocab)
+    mask = class_mask(allowed, exclude, len(rows), vocab)
+    check_some_left(mask)
+    aim = aimed(eps, engine.promise, form)
+    noise = [np.array(part, np.uint64) for part in rules[4:]]
+    engine.agree(("sample", rows, n, *(np.array(part, np.float64) for part in rules[:4]), *noise, aim, ties, support))
+    whole_answer = support or math.isfinite(aim) or ties == "all"
+    found = _Draws(engine, rows, n, rules, class0, mask, aim)
+    sifted = [row for row in range(len(rows)) if whole_answer and not rules.sieve(row).keeps_all]
+    plain = sorted(set(range(len(rows))) - set(sifted))
+    for run in runs(plain, rules):
+        found.draw_plainly(run)
+    if sifted:
+        found.draw_from_kept(sifted, ties == "all")
+    lse, error = found.normalise() if math.isfinite(aim) else (None, None)
+    answer = Sample(found.ids, found.logits, found.score, found.proved, found.cost())
+    if lse is not None:
+        steps = np.array(rules.temperature)[:, None]
+        log_probs = np.where(found.ids < 0, -math.inf, engine.exponents(found.logits) / steps - lse[:, None])
+        kept = np.array([0.0 if part is None else min(0.0, found.mass[row] - lse[row]) for row, part in enumerate(found.kept)])
+        answer = answer._replace(log_probs=log_probs, kept=kept, error=error)
+    if support:
+        every = [found.classes(row) if part is None else np.sort(part) for row, part in enumerate(found.kept)]
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in every])])
+        answer = answer._replace(support=Support(np.concatenate([*every, np.empty(0, np.int64)]), offsets.astype(np.int64)))
+    return answer_as(answer, form)
+
+
+def runs(rows: list[int], rules: Rules) -> list[list[int]]:
+    """Rows that share filters and a seed, at consecutive positions: what one call of the engine draws."""
+    found: list[list[int]] = []
+    for row in rows:
+        last = found[-1][-1] if found else row
+        follows = bool(found) and rules.position[row] == (rules.position[last] + 1) % 2**64
+        if follows and rules.sieve(row) == rules.sieve(last) and rules.seed[row] == rules.seed[last]:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found
+
+
+class _Draws:
+    """The answer while it is made, in float64."""
+
+    def __init__(self, engine: Any, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float) -> None:
+        self.engine, self.rows, self.rules, self.class0, self.mask, self.aim = engine, rows, rules, class0, mask, aim
+        self.n = whole(n, "n", *RANGES["n"], "ask again for more, at other positions or with another seed")
+        shape = len(rows), self.n
+        self.ids, self.proved = np.full(shape, -1, np.int64), np.ones(shape, bool)
+        self.logits, self.score = np.full(shape, -math.inf), np.full(shape, -math.inf)
+        self.kept: list[Ids | None] = [None] * len(rows)
+        self.mass = np.zeros(len(rows))
+        self._spent = np.zeros(len(rows), np.int64), np.zeros(len(rows)), np.zeros(len(rows), bool)
+        self._path = engine.name
+
+    def limits(self, rows: list[int]) -> dict[str, Any]:
+        if self.mask is None:
+            return {}
+        return {"allowed": Marked(self.mask if len(self.mask) == 1 else np.ascontiguousarray(self.mask[rows]))}
+
+    def classes(self, row: int) -> Ids:
+        """All that may be drawn."""
+        return np.arange(self.engine.layer.vocab) if self.mask is None else classes_of(self.mask[row % len(self.mask)])
+
+    def count(self, rows: list[int], cost: Cost) -> None:
+        for total, part in zip(self._spent, cost[:3], strict=True):
+            total[rows] += part
+        self._path = cost.path
+
+    def cost(self) -> Cost:
+        return Cost(*self._spent, self._path)
+
+    def draw_plainly(self, rows: list[int]) -> None:
+        rule, first = self.rules, rows[0]
+        sieve = rule.sieve(first)
+        filters = Filters(self.n, *sieve, rule.seed[first], rule.position[first], self.class0)
+        drawn = self.engine.drawn(self.rows[rows], filters, **self.limits(rows))
+        for to, part in zip((self.ids, self.logits, self.score, self.proved), drawn[:4], strict=True):
+            to[rows] = part
+        self.count(rows, drawn.cost)
+
+    def draw_from_kept(self, rows: list[int], all_ties: bool) -> None:
+        """The classes that filters keep, from as many of the best as decide it; then the largest keys among them."""
+        wanted = {row: self.rules.top_k[row] + all_ties if self.rules.top_k[row] else FIRST_CANDIDATES for row in rows}
+        while wanted:
+            count = min(wanted.values())
+            some = [row for row, many in wanted.items() if many == count]
+            k = min(count, self.engine.layer.vocab)
+            top = self.engine.topk(self.rows[some], k, eps=self.engine.exact_at, **self.limits(some))
+            self.count(some, top.cost)
+            for place, row in enumerate(some):
+                there = top.ids[place] >= 0
+                ids, logits = top.ids[place][there], top.logits[place][there]
+                scores = self.engine.exponents(logits)
+                complete = k == self.engine.layer.vocab or not there.all()
+                found = Ranked(ids, scores, -math.inf if complete else float(scores[-1]))
+                size = self._size(row, found, all_ties)
+                if size is None:
+                    wanted[row] *= GROWTH
+                    continue
+                del wanted[row]
+                whole_mass = complete or self.rules.top_p[row] >= 1 or self.rules.top_k[row] > 0
+                sure = bool(top.proved[place]) and (whole_mass or self.engine.promise.delta == 0)
+                self._draw(row, ids[:size], logits[:size], scores[:size], sure)
+
+    def _size(self, row: int, found: Ranked, all_ties: bool) -> int | None:
+        sieve = self.rules.sieve(row)
+        if sieve.top_k and all_ties and len(found.scores) > sieve.top_k:
+            many = int((found.scores >= found.scores[sieve.top_k - 1]).sum())
+            if many == len(found.scores) and math.isfinite(found.least):
+                return None
+            sieve = sieve._replace(top_k=many)
+        return decided(_Row(self, row), sieve, found)
+
+    def _draw(self, row: int, ids: Ids, logits: Doubles, scores: Doubles, proved: bool) -> None:
+        order, rule = np.argsort(ids), self.rules
+        exponents = scores[order] / rule.temperature[row]
+        filters = Filters(self.n, 1.0, 0, 1.0, 0.0, rule.seed[row], 0, self.class0)
+        won, self.score[row] = largest_keys(exponents, ids[order] + self.class0, filters, rule.position[row])
+        self.ids[row], self.logits[row] = ids[order][won], logits[order][won]
+        self.kept[row], self.mass[row] = ids, lse_of(exponents[None])[0]
+        self.proved[row] = proved
+
+    def normalise(self) -> tuple[Doubles, Doubles]:
+        """The normaliser of each row at its temperature, and how far off ``log_probs`` and ``kept`` are."""
+        lse, error = np.empty(len(self.rows)), np.empty(len(self.rows))
+        warmth = np.array(self.rules.temperature)
+        for one in np.unique(warmth):
+            rows = np.flatnonzero(warmth == one).tolist()
+            found = self.engine.tempered_lse(self.rows[rows], float(one), self.aim, self.limits(rows))
+            lse[rows], error[rows] = found.lse, found.error
+            self.count(rows, found.cost)
+        sizes = np.array([0 if part is None else len(part) for part in self.kept])
+        return lse, error + (sizes + 8) * UNIT * (1 + np.abs(np.where(np.isfinite(lse), lse, 0.0)))
+
+
+class _Row:
+    """One row as a :class:`~headlong.engines.sampling_filters.CandidateSource`, whose candidates are at hand."""
+
+    def __init__(self, draws: _Draws, row: int) -> None:
+        self.draws, self.row = draws, [row]
+
+    def best(self, count: int) -> Ranked:
+        raise NotImplementedError
+
+    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
+        draws = self.draws
+        found = draws.engine.tempered_lse(draws.rows[self.row], temperature, max(eps, FINEST), draws.limits(self.row))
+        draws.count(self.row, found.cost)
+        return float(found.lse[0] - found.error[0]), float(found.lse[0] + found.error[0])

@@ -1,0 +1,90 @@
+"""The entropy of each row, with a bound on its error.
+
+    H = sum_i p_i (lse - f_i) = head + tail      head: the k best, whose f_i are exact; f_k: the least of them
+
+    m (lse - f_k)  <=  tail  <=  m log((n - k) / m)      m: the tail's mass, at most p_k to a class, at most even
+
+and a normaliser that is off by ``e`` moves the head by at most ``e`` times ``sum_i p_i |1 - (lse - f_i)|``. Rows for which
+that is wider than ``eps`` are scanned in full, and their ``cost`` says so.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from headlong.answers import Cost, Entropy, TopK
+from headlong.arrays import answer_as
+from headlong.dtypes import UNIT
+from headlong.engines.arguments import aimed, asked
+from headlong.engines.promise_failures import ROUNDING, float64_error, longest_row
+from headlong.native import Doubles
+
+HEADS = 64
+"""Classes that are scored for a start: of a language model's rows they have a third settled."""
+AT_ONCE = 1 << 22
+"""Logits that a full scan holds."""
+DEFAULT = 0.01
+
+
+def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: Any) -> Entropy:
+    """:meth:`headlong.Engine.entropy`."""
+    call = asked(hidden, allowed, exclude, engine.layer.dim, engine.layer.vocab)
+    aim = aimed(DEFAULT if eps is None and math.isinf(engine.promise.eps) else eps, engine.promise, call.form)
+    limits = {"allowed": allowed, "exclude": exclude}
+    k = min(HEADS, engine.layer.vocab)
+    # An error of the normaliser counts about H times, and less than ten nats of most layers' rows.
+    top = engine.topk(call.hidden, k, eps=aim / 10, **limits)
+    left = np.full(len(call.hidden), engine.layer.vocab) if call.mask is None else call.mask.sum(axis=1, dtype=np.int64)
+    middle, error = bounds(top, np.broadcast_to(left, len(call.hidden)))
+    lse, rows, read, dense = top.lse.copy(), top.cost.rows.copy(), top.cost.bytes.copy(), top.cost.dense.copy()
+    open_ = np.flatnonzero(~(error <= aim))
+    step = max(1, AT_ONCE // engine.layer.vocab)
+    for part in (open_[start : start + step] for start in range(0, len(open_), step)):
+        mask = None if call.mask is None else call.mask[part % len(call.mask)]
+        middle[part], error[part], lse[part] = scanned(engine, call.hidden[part], mask)
+        rows[part] += engine.layer.vocab
+        read[part] += engine.layer.vocab * engine.layer.dim * 4.0 / len(part)
+        dense[part] = True
+    cost = Cost(rows, read, dense, top.cost.path)
+    return answer_as(Entropy(middle, error, lse, cost), call.form)
+
+
+def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
+    """The middle of what the entropy may be and how far off that is, ``[batch]`` each; ``left`` classes may be answered."""
+    there = top.ids >= 0
+    off = top.error
+    nats = np.where(there, -top.log_probs, 0.0)  # lse - f, off by `off`
+    p = np.where(there, np.exp(-nats), 0.0)
+    head = (p * nats).sum(axis=1)
+    moved = off * np.exp(off) * (p * (np.abs(1 - nats) + off[:, None])).sum(axis=1)
+    head_mass = p.sum(axis=1)
+    rounding = (p.shape[1] + 8) * UNIT * (1 + np.abs(np.where(np.isfinite(top.lse), top.lse, 0.0)))
+    behind = np.maximum(left - there.sum(axis=1), 0)
+    least = np.maximum(1 - head_mass * np.exp(off) - rounding, 0.0)
+    most = np.clip(1 - head_mass * np.exp(-off) + rounding, 1e-300, 1.0)
+    last = nats.max(axis=1, initial=0.0)
+    low = least * np.maximum(last - off, 0.0)
+    # m log(n / m) rises up to n / e; most is at most 1.
+    high = np.where(behind > 0, most * np.log(np.maximum(behind, math.e) / most), 0.0)
+    low = np.where(behind > 0, low, 0.0)
+    return head + (low + high) / 2, (high - low) / 2 + moved + rounding
+
+
+def scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, Doubles, Doubles]:
+    """``entropy, error, lse [n]`` from every logit in float64."""
+    logits, log_probs = engine.every_class(hidden)
+    link = getattr(engine.layer, "link", None)
+    best = np.argmax(logits, axis=1)[:, None]
+    f = np.take_along_axis(logits, best, 1) if link is None else link(np.take_along_axis(logits, best, 1))
+    lse = (f - np.take_along_axis(log_probs, best, 1))[:, 0]
+    if mask is not None:
+        log_probs = np.where(mask == 1, log_probs, -np.inf)
+        shift = log_probs.max(axis=1, keepdims=True)
+        more = shift + np.log(np.exp(log_probs - shift).sum(axis=1, keepdims=True))
+        log_probs, lse = log_probs - more, lse + more[:, 0]
+    found = -np.sum(np.exp(log_probs) * np.where(np.isneginf(log_probs), 0.0, log_probs), axis=1)
+    lost = ROUNDING + float64_error(engine.layer, longest_row(engine.layer), hidden, logits)
+    return found, (1 + found) * lost, lse
