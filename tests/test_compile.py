@@ -194,7 +194,7 @@ def test_auto_looks_for_a_batch_of_proofs_where_a_look_reads_less() -> None:
     layer, hidden = decaying(24_000, 320, 2.0)
     found = hl.compile(layer, eps=0.2, delta=0.0, calibration=hidden[:300], threads=1).topk(hidden[300:364])
     assert found.proved.all() and not found.cost.dense.any()
-    assert found.cost.bytes.mean() < layer.weight.nbytes / 64 / 2  # half of a query's part of a dense pass
+    assert np.median(found.cost.bytes) < layer.weight.nbytes / 64 / 2  # half of a query's part of a dense pass
 
 
 @pytest.mark.parametrize(

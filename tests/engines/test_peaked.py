@@ -187,8 +187,8 @@ def test_a_vector_of_zeros_reads_no_row_and_drags_none_along(way: str, bias: boo
         assert top.cost.bytes[[2, 5]].max() <= top.cost.bytes.max()
 
 
-def test_a_batch_whose_proofs_cost_more_than_rows_is_read_densely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks that succeed may cost more than a dense pass: a query shares no pass over its intervals with another."""
+def test_a_batch_of_peaked_queries_is_proved_by_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together the errors of all classes are bounded closely: no query takes a dense pass, nor many rows."""
     as_looks_are_worth(monkeypatch)
     rng = np.random.default_rng(9)
     weight = (rng.normal(size=(12_000, 256)) * np.exp(0.4 * rng.normal(size=(12_000, 1)))).astype(np.float16)
@@ -196,7 +196,6 @@ def test_a_batch_whose_proofs_cost_more_than_rows_is_read_densely(monkeypatch: p
     hidden /= np.std(hidden @ weight[:500].T.astype(np.float64), axis=1, keepdims=True)
     engine = hl.compile(hl.Layer(weight), "cascade", eps=0.1, delta=0.0, threads=2)
     peaked, flat = engine.topk(40 * hidden, K), engine.topk(1e-3 * hidden, K)
-    assert peaked.cost.dense.sum() == 64 - (64 // 32 + 1)
     assert peaked.cost.rows.max() < 0.01 * len(weight)
     # Known from the look at all classes, or not asked for.
     assert not flat.cost.dense.any() and not engine.topk(40 * hidden, K, eps=np.inf).cost.dense.any()

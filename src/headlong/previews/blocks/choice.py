@@ -29,7 +29,7 @@ from headlong.previews.whitening import Basis
 FETCHED, ROW, ALONE = 1.85, 670.0, 2.9
 """Bytes of a scan that take as long as a byte here and there, as a row beside its bytes, and as one of these, measured by all
 threads together on two cores of a server processor of 2022, as those below."""
-COMPARED, PASSES, PRODUCTS = 42.0, 300_000.0, 0.14
+COMPARED, PASSES, PRODUCTS = 42.0, 150_000.0, 0.14
 """The same of a class's interval, of the passes that all threads begin and end together, and, in a batch, of the products of a
 byte of codes with one query."""
 THREADS, BATCH = 2, 8
