@@ -346,7 +346,6 @@ def test_a_killed_save_leaves_a_whole_file(tmp_path: Path) -> None:
         assert (file.read("a") == file.read("n")).all()
 
 
-
 def test_a_file_that_is_not_there_is_an_oserror_too(tmp_path: Path) -> None:
     for path in (tmp_path / "none.safetensors", tmp_path):
         with pytest.raises(FileNotFoundError) as found:

@@ -31,7 +31,7 @@ class BoundBlocks {
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
                 nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
                 nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double most,
-                const std::string& isa, std::optional<nb::tuple> rays, double trial) {
+                const std::string& isa, std::optional<nb::tuple> rays, double trial, double most_norm) {
         b_.kernels = kernels_for(isa.c_str());
         check(b_.kernels != nullptr, "this CPU does not have that instruction set");
         b_.looks = looks_for(b_.kernels->isa);
@@ -46,6 +46,7 @@ class BoundBlocks {
         b_.centre = centre ? centre->data() : nullptr;
         b_.look = look;
         b_.most = most;
+        b_.most_norm = most_norm;
         b_.trial.most = trial;
         take_turns(turns);
         for (nb::handle edge : edges) b_.edges.push_back(nb::cast<int64_t>(edge));
@@ -361,10 +362,11 @@ void bind_blocks(nb::module_& m) {
     nb::class_<BoundBlocks>(m, "Blocks")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Doubles, std::optional<Doubles>, nb::tuple, int64_t,
                       nb::sequence, nb::ndarray<const int32_t, nb::numpy, nb::c_contig>, nb::sequence, std::optional<nb::tuple>,
-                      nb::tuple, double, const std::string&, std::optional<nb::tuple>, double>(),
+                      nb::tuple, double, const std::string&, std::optional<nb::tuple>, double, double>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
              nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
-             nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("trial") = kInf)
+             nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("trial") = kInf,
+             nb::arg("most_norm") = 0.0)
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
         .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
              nb::arg("shift"))

@@ -54,7 +54,7 @@ bool OneQuery::enter(const Blocks& blocks, int sharing) {
     own_ = w_.rotated.own;
     closer_ = w_.rotated.closer;
     w_.candidate_count = 0;
-    if (!reaches()) std::make_heap(w_.best.begin(), w_.best.end(), larger);
+    if (!reaches()) std::make_heap(w_.best.begin(), w_.best.end(), order_);
     if (full_) tau_ = std::max(tau_, threshold());
     shared_ = nullptr;
     roots(sharing);
@@ -245,12 +245,12 @@ void OneQuery::weigh(double z) {
 // Among the k best, if it is one of them; with a reach all are kept.
 void OneQuery::keep(const ScoredClass& one) {
     if (draws()) return reach_.keys->take(one.id, one.z);
-    if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !larger(one, w_.best.front())) return;
+    if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !order_(one, w_.best.front())) return;
     w_.best.push_back(one);
     if (reaches()) return weigh(one.z);
-    std::push_heap(w_.best.begin(), w_.best.end(), larger);
+    std::push_heap(w_.best.begin(), w_.best.end(), order_);
     if (static_cast<int64_t>(w_.best.size()) <= k_) return;
-    std::pop_heap(w_.best.begin(), w_.best.end(), larger);
+    std::pop_heap(w_.best.begin(), w_.best.end(), order_);
     w_.best.pop_back();
 }
 
@@ -294,7 +294,8 @@ bool OneQuery::close() {
         if (w_.ids.size() >= kTogether) settle();
     }
     settle();
-    std::sort(w_.best.begin(), w_.best.end(), larger);
+    std::sort(w_.best.begin(), w_.best.end(), order_);
+    order_.settle(w_.best);
     mark("blocks: exact rows");
     return true;
 }

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "blocks/rotated_query.h"
+#include "executor/true_order.h"
 #include "runtime/prefetch.h"
 
 namespace headlong {
 
 constexpr float kLowest = -std::numeric_limits<float>::max();  // what pads a record is below: there is nothing beneath it
 constexpr int kBins = 256;                                      // of bounds, from the highest down
-
-inline bool larger(const ScoredClass& a, const ScoredClass& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
 
 // A class that may be among the best: where it is, and its upper end.
 struct Candidate {
@@ -67,7 +66,10 @@ struct Work {
 class OneQuery {
   public:
     OneQuery(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, const uint8_t* mask, Work& work, SearchResult& answer)
-        : b_(&blocks), hidden_(hidden), k_(k), reach_(reach), mask_(mask), w_(work), answer_(answer) {}
+        : b_(&blocks), hidden_(hidden), k_(k), reach_(reach), mask_(mask), w_(work), answer_(answer),
+          // rows that have other names, or lie in several trees, are compared as they are
+          order_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias,
+                 blocks.names == nullptr && blocks.beside == nullptr ? blocks.most_norm : 0, hidden) {}
 
     // Rotates the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
     // float32 cannot hold the query, or its reach is half of all.
@@ -130,6 +132,7 @@ class OneQuery {
     const uint8_t* mask_;
     Work& w_;
     SearchResult& answer_;
+    TrueOrder order_;
     LookQuery box_{}, own_{}, closer_{};
     const float *bounds_ = nullptr, *ends_ = nullptr;
     const uint64_t* seeded_ = nullptr;

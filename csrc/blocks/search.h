@@ -76,6 +76,7 @@ struct Blocks {
     int64_t closer_from = 0;                             // the first segment whose length a closer look takes
     // What joins the lengths: factors of ‖x[:look]‖, ‖x[look:width]‖, 1 and ‖hidden - mean‖ in the last length of a record.
     double shared[4] = {0, 0, 0, 0}, closer_shared[4] = {0, 0, 0, 0};
+    double most_norm = 0;  // of any row, or 0
     double most = 0.25;  // the share of classes beyond which reading row by row is given up
     double gain = 0, largest = 0;  // no bound is above gain times the largest number of a query, and the largest base
     const Kernels* kernels = nullptr;

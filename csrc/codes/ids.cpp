@@ -41,12 +41,13 @@ bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, cons
                    int threads, Answer& answer) {
     const Executor& e = *codes.rows;
     const CodeQuery& query = all.queries[q];
+    const TrueOrder order(*e.kernels, e, query.hidden);
     const auto by_est = [](const CodeHit& a, const CodeHit& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); };
     const auto score_some = [&](size_t from, size_t to) {
         std::vector<Scored> rows(to - from);
         for (size_t i = from; i < to; ++i) rows[i - from] = {hits[i].id, 0};
         score(e, query.hidden, rows, threads);
-        join_best(answer.best, rows, question.k);
+        join_best(answer.best, rows, question.k, order);
         answer.rows += static_cast<int64_t>(rows.size());
     };
     for (int turn = 0; turn < 2; ++turn) {
@@ -70,6 +71,7 @@ bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, cons
         score_from_the_top(
             first, stop, [&] { return std::max(kAtOnce, at_once(question.k)); }, [&](size_t i) { return hits[i].upper; },
             [&] { return full ? floor_of(answer.best.back().z, query.add) : std::numeric_limits<float>::lowest(); }, score_some);
+        order.settle(answer.best);
         return true;
     }
     return true;

@@ -182,6 +182,8 @@ std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, 
     return answers;
 }
 
+constexpr int64_t kCompared = 4096;  // logits of one query that a caller may put in order
+
 void logits(const Executor& e, const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads,
                       double* out) {
     Turns<int64_t> next;
@@ -189,9 +191,14 @@ void logits(const Executor& e, const double* hidden, int64_t count, const int64_
     run_parallel(count * m * e.dim < 65536 ? 1 : threads, [&](int) {
         for (int64_t start = next.fetch_add(grain); start < count; start = next.fetch_add(grain))
             for (int64_t b = start; b < std::min(count, start + grain); ++b) {
-                e.kernels->dot_rows(e.weight, e.kind, e.dim, ids + b * m, m, hidden + b * e.dim, out + b * m);
-                if (e.bias == nullptr) continue;
-                for (int64_t i = 0; i < m; ++i) out[b * m + i] += e.bias[ids[b * m + i]];
+                double* z = out + b * m;
+                e.kernels->dot_rows(e.weight, e.kind, e.dim, ids + b * m, m, hidden + b * e.dim, z);
+                for (int64_t i = 0; e.bias != nullptr && i < m; ++i) z[i] += e.bias[ids[b * m + i]];
+                if (m == 1 || m > kCompared) continue;
+                std::vector<int64_t> falling(m);
+                std::iota(falling.begin(), falling.end(), 0);
+                std::sort(falling.begin(), falling.end(), [&](int64_t i, int64_t j) { return z[i] > z[j]; });
+                TrueOrder(*e.kernels, e, hidden + b * e.dim).settle(m, [&](int64_t i) { return ids[b * m + falling[i]]; }, [&](int64_t i) -> double& { return z[falling[i]]; });
             }
     });
 }

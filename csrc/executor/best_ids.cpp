@@ -52,6 +52,7 @@ bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::
     const int64_t sure = std::min<int64_t>(k, static_cast<int64_t>(all.size()));
     if (sure == 0) return true;
     const double* hidden = &look.hidden[q * e.dim];
+    const TrueOrder order(*e.kernels, e, hidden);
     auto score_range = [&](size_t from, size_t to) {
         std::vector<Scored> rows(to - from);
         for (size_t i = from; i < to; ++i) rows[i - from] = {all[i].id, 0};
@@ -61,7 +62,7 @@ bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::
             est.push_back(all[i].est);
             upper.push_back(all[i].upper);
         }
-        join_best(best, rows, k);
+        join_best(best, rows, k, order);
     };
     const auto by_est = [](const Candidate& a, const Candidate& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); };
     std::nth_element(all.begin(), all.begin() + (sure - 1), all.end(), by_est);
@@ -77,6 +78,7 @@ bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::
     score_from_the_top(
         sure, static_cast<size_t>(open - all.begin()), [&] { return at_once(k); }, [&](size_t i) { return all[i].upper; },
         [&] { return best.back().z; }, score_range);
+    order.settle(best);
     return true;
 }
 

@@ -15,7 +15,8 @@ constexpr int64_t kMostPieces = 64, kLeastPiece = 1024;
 constexpr int64_t kWideBytes = 1 << 17;  // of rows in float64 at once, a part of the second cache
 
 struct Better {
-    bool operator()(const Scored& a, const Scored& b) const { return better(a, b); }
+    const TrueOrder* order = nullptr;
+    bool operator()(const Scored& a, const Scored& b) const { return (*order)(a, b); }
 };
 
 // What a piece of the rows says of one query.
@@ -96,7 +97,10 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
                       std::vector<Answer>& answers) {
     const int64_t all = pieces(e), k = question.k;
     const size_t n = rows.size();
+    std::vector<TrueOrder> orders;
+    for (const int64_t row : rows) orders.emplace_back(*e.kernels, e, hidden + row * e.dim);
     std::vector<Own> each(all * n);
+    for (size_t i = 0; i < each.size(); ++i) each[i].best = Largest<Scored, Better>({&orders[i % n]});
     const bool equal = e.bias == nullptr && question.mask == nullptr &&
                        std::all_of(rows.begin(), rows.end(), [&](int64_t row) { return all_zero(e, hidden + row * e.dim); });
     every_logit(e, hidden, rows, question, [&](int64_t piece, int q, int64_t first, int64_t count, const double* z) {
@@ -104,10 +108,11 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         const double most = add_exps(e, question, z, count, equal, own);
         if (most == -kInf) return;
         // Ids rise within a piece: who only equals the worst of the best comes too late.
-        if (k == 0 || (own.best.full() && most <= own.best.worst().z)) return;
+        const TrueOrder& order = orders[q];
+        if (k == 0 || (own.best.full() && !order.may_beat(most, own.best.worst().z))) return;
         for (int64_t i = 0; i < count; ++i) {
             const Scored one{first + i, z[i]};
-            if (z[i] > -kInf && (!own.best.full() || better(one, own.best.worst()))) own.best.add(one, static_cast<size_t>(k));
+            if (z[i] > -kInf && (!own.best.full() || order(one, own.best.worst()))) own.best.add(one, static_cast<size_t>(k));
         }
         own.best.cut(static_cast<size_t>(k));
     });
@@ -125,10 +130,11 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
             if (own.shift > -kInf) sum += own.sum * std::exp(own.shift - shift);
         }
         if (static_cast<int64_t>(answer.best.size()) > k) {
-            std::nth_element(answer.best.begin(), answer.best.begin() + k, answer.best.end(), better);
+            std::nth_element(answer.best.begin(), answer.best.begin() + k, answer.best.end(), orders[q]);
             answer.best.resize(k);
         }
-        std::sort(answer.best.begin(), answer.best.end(), better);
+        std::sort(answer.best.begin(), answer.best.end(), orders[q]);
+        orders[q].settle(answer.best);
         answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
         // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
         answer.error = dot_error(e, hidden + rows[q] * e.dim) + 0x1p-52 * (static_cast<double>(e.vocab) + 16 + 4 * std::fabs(shift));

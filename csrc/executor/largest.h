@@ -10,6 +10,7 @@ namespace headlong {
 template <typename T, typename Better>
 class Largest {
   public:
+    explicit Largest(Better better = {}) : better_(better) {}
     // Whether k have come, so that others must be better than worst().
     bool full() const { return full_; }
     // The k-th best, of what was there at the last cut.
@@ -21,19 +22,19 @@ class Largest {
     void add(const T& value, size_t k) {
         if (k > kHeap) return kept_.push_back(value);
         if (full_) {
-            std::pop_heap(kept_.begin(), kept_.end(), Better{});
+            std::pop_heap(kept_.begin(), kept_.end(), better_);
             kept_.back() = value;
         } else {
             kept_.push_back(value);
         }
-        std::push_heap(kept_.begin(), kept_.end(), Better{});
+        std::push_heap(kept_.begin(), kept_.end(), better_);
         full_ = kept_.size() == k;
     }
     // To be called after every few: cuts once half as many more than k are there.
     void cut(size_t k) {
         if (k <= kHeap || kept_.size() < k || (full_ && kept_.size() < k + k / 2)) return;
         worst_ = k - 1;
-        std::nth_element(kept_.begin(), kept_.begin() + static_cast<int64_t>(worst_), kept_.end(), Better{});
+        std::nth_element(kept_.begin(), kept_.begin() + static_cast<int64_t>(worst_), kept_.end(), better_);
         kept_.resize(k);
         full_ = true;
     }
@@ -41,6 +42,7 @@ class Largest {
   private:
     static constexpr size_t kHeap = 32;
 
+    Better better_;
     std::vector<T> kept_;
     size_t worst_ = 0;
     bool full_ = false;

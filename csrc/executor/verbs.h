@@ -8,6 +8,7 @@
 #include "executor/beliefs.h"
 #include "executor/executor.h"
 #include "executor/look.h"
+#include "executor/true_order.h"
 #include "normaliser/betting.h"
 
 namespace headlong {
@@ -20,11 +21,11 @@ using TermOf = std::function<double(const Scored&)>;
 inline bool by_budget(const Executor& e, const Look& look) { return e.budget > 0 && look.source == &e.preview; }
 
 // The k best of two lists, the best first.
-inline void join_best(std::vector<Scored>& best, const std::vector<Scored>& more, int64_t k) {
+inline void join_best(std::vector<Scored>& best, const std::vector<Scored>& more, int64_t k, const TrueOrder& order) {
     const auto known = static_cast<std::ptrdiff_t>(best.size());
     best.insert(best.end(), more.begin(), more.end());
-    std::sort(best.begin() + known, best.end(), better);
-    std::inplace_merge(best.begin(), best.begin() + known, best.end(), better);
+    std::sort(best.begin() + known, best.end(), order);
+    std::inplace_merge(best.begin(), best.begin() + known, best.end(), order);
     if (static_cast<int64_t>(best.size()) > k) best.resize(k);
 }
 

@@ -26,14 +26,10 @@ def pair() -> Any:
     als = pytest.importorskip("implicit.als", reason="implicit is not installed: pip install 'headlong[recommenders]'")
     from headlong.integrations.recommenders.implicit_model import HeadlongModel
 
-    with _quiet():  # implicit's advice about OpenBLAS
+    with warnings.catch_warnings(action="ignore"):  # implicit's advice about OpenBLAS
         theirs = als.AlternatingLeastSquares(factors=DIM, iterations=3, random_state=0, num_threads=1)
         theirs.fit(liked(), show_progress=False)
     return theirs, HeadlongModel(theirs, threads=1)
-
-
-def _quiet() -> Any:
-    return warnings.catch_warnings(action="ignore")
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -68,10 +64,10 @@ def test_it_is_one_of_implicits_models(pair: Any) -> None:
     assert isinstance(ours, RecommenderBase)
     np.testing.assert_array_equal(ours.similar_items(5)[0], theirs.similar_items(5)[0])
     before = ours.engine
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         ours.fit(liked(1), show_progress=False)
     assert ours.engine is not before and ours.engine.layer.vocab == ITEMS
-    with _quiet():
+    with warnings.catch_warnings(action="ignore"):
         ours.fit(liked(), show_progress=False)
     for wrong, said in (
         (lambda: HeadlongModel(object()), "expected one of implicit's matrix factorizations"),

@@ -86,7 +86,7 @@ class Engine(Changeable, Common):
         rows: native.Executor = self._executor
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
         if plan.blocks is not None:
-            self._executor = BlockReader(layer, plan, self._executor)
+            self._executor = BlockReader(layer, plan, self._executor, float(norms.max()))
         if plan.codes is not None:
             self._executor = CodesReader(layer, plan, rows, self._executor, min(promise.delta, MOST_DELTA))
         self._path = f"{method.name}/{self._executor.isa}"

@@ -46,7 +46,7 @@ FIRST_ASKED = 16
 class BlockReader:
     """The verbs of an executor, ``beneath`` answering what blocks do not."""
 
-    def __init__(self, layer: Layer, plan: Plan, beneath: native.Executor) -> None:
+    def __init__(self, layer: Layer, plan: Plan, beneath: native.Executor, most_norm: float) -> None:
         assert plan.blocks is not None
         blocks, share = plan.blocks, plan.dense.share
         self.crossover = plan.dense.batch
@@ -57,7 +57,7 @@ class BlockReader:
         self.search: Any = (
             BlockSearch(layer.weight, layer.bias, blocks, share)
             if level == native.REFERENCE
-            else native.blocks(layer.weight, layer.bias, blocks, share, level)
+            else native.blocks(layer.weight, layer.bias, blocks, share, level, most_norm)
         )
         kind, *numbers = self.link.lowered()
         self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" else None

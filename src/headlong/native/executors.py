@@ -95,8 +95,9 @@ def direct_call(*parts: Any) -> Any:
     return loaded().DirectCall(*parts)
 
 
-def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str) -> Any:
-    """The native search over the blocks of a ``headlong.plan.Blocks``."""
+def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str, most_norm: float = 0.0) -> Any:
+    """The native search over the blocks of a ``headlong.plan.Blocks``; without the largest norm of a row, logits that differ by
+    less than their roundings are compared as they are."""
     back = None if plan.back is None else bits(plan.back)
     turns = (bits(plan.head), back, plan.rest, plan.rest_scale, plan.rest_lost)
     levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
@@ -110,7 +111,7 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
         closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
     return loaded().Blocks(
         bits(weight), weight.dtype.name, bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
-        closer, (plan.shared, plan.closer_shared), share, level, rays, plan.trial,
+        closer, (plan.shared, plan.closer_shared), share, level, rays, plan.trial, most_norm,
     )  # fmt: skip
 
 

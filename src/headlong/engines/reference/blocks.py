@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.engines.reference.query import dots
 from headlong.engines.reference.search_trial import Trial
 from headlong.native import Mask
 from headlong.plan import NEIGHBOURS, SHORT, Blocks, BoxLevel, Rays
@@ -142,9 +143,9 @@ class State:
         self.tau, self.rows, self.bytes = -np.inf, 0, 0.0
 
     def scored(self, ids: Ids) -> Doubles:
-        """Exact logits. Not by a matrix product, which may add equal rows in different orders: they have to tie."""
+        """Exact logits."""
         weight, bias = self.search.weight, self.search.bias
-        logits: Doubles = (weight[ids].astype(np.float64) * self.hidden).sum(axis=1)
+        logits = dots(weight[ids], self.hidden)
         if bias is not None:
             logits += bias[ids]
         self.rows += len(ids)

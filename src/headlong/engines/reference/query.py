@@ -127,17 +127,22 @@ class Query:
 
 
 def logits(matrix: Matrix, hidden: Doubles, ids: Ids) -> Doubles:
-    """The exact logits of ``ids``. The products of float32 and float32 are exact in float64; sums round."""
+    """The exact logits of ``ids``."""
     values = np.empty(len(ids))
     for start in range(0, len(ids), ROWS_AT_ONCE):
         part = ids[start : start + ROWS_AT_ONCE]
-        # Not a matrix product: BLAS may add equal rows in different orders, and equal rows have to tie.
         with np.errstate(invalid="ignore"):
-            values[start : start + len(part)] = (matrix.weight[part].astype(np.float64) * hidden).sum(axis=1)
+            values[start : start + len(part)] = dots(matrix.weight[part], hidden)
     if matrix.bias is not None:
         values += matrix.bias[ids].astype(np.float64)
     values[~np.isfinite(values)] = -math.inf  # rows damaged since their norms were taken are no rivals, and order like others
     return values
+
+
+def dots(rows: NDArray[Any], hidden: Doubles) -> Doubles:
+    """``rows @ hidden``. The products of float32 and float32 are exact in float64; sums round, from the smallest term up,
+    so that rows with the same terms tie. In a matrix product not even equal rows would."""
+    return np.asarray(np.sort(rows.astype(np.float64) * hidden, axis=1).sum(axis=1))
 
 
 def two_planes(x: Doubles) -> Doubles:
