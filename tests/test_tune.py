@@ -37,7 +37,7 @@ def test_the_choice_is_what_was_measured() -> None:
     assert "int8" in names and "full" in names and "rotated codes of 4.5 bits" in names
     chosen = next(trial for trial in report.trials if trial.name == report.chosen)
     assert chosen.seconds <= min(trial.seconds for trial in report.trials) / tune.NEAR**2
-    assert all(trial.kept and trial.wrong == 0 and trial.proved == 1 and trial.error <= 0.05 for trial in report.trials)
+    assert all(trial.kept and trial.wrong == 0 and trial.error <= 0.05 for trial in report.trials)
     assert seen[-1][0] == seen[-1][1] and report.held == len(hidden) // 4
     exact = truth(layer, hidden[:20])
     assert (engine.topk(hidden[:20], 5).ids == np.argsort(-exact.logits, axis=1, kind="stable")[:, :5]).all()
