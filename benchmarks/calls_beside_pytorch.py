@@ -49,8 +49,8 @@ def run(name: str, threads: int, seconds: float, loads: list[int], others: int, 
     import headlong as hl
     from headlong import native
     from headlong.bench import cold, rivals
+    from headlong.bench.machine_load import Neighbours
     from headlong.bench.real_layers import load
-    from headlong.costs.machine_load import Neighbours
 
     torch.set_num_threads(threads)
     one, module, rng = load(name), native.loaded(), random.Random(0)
@@ -137,7 +137,7 @@ def main() -> None:
         run(asked.layer[0], asked.threads, asked.seconds, loads, asked.engines - 1, asked.alone)
         return
     from headlong.bench import measure
-    from headlong.costs.machine_load import Neighbours, load_average
+    from headlong.bench.machine_load import Neighbours, load_average
 
     load, neighbours, rows = load_average(), Neighbours(), []
     os.environ |= {"OMP_NUM_THREADS": str(asked.threads)}

@@ -21,8 +21,7 @@ from headlong.store import open_file
 SEED = 20261121
 if not any(Path("/dev").glob("nvidia*")):  # before anything imports triton: kernels for a GPU run in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
-os.environ["HEADLONG_PLAN"] = "first"
-os.environ["HEADLONG_COSTS"] = "default"  # plans are the same on every machine, and no test times anything
+os.environ["HEADLONG_PLAN"] = "first"  # plans are the same on every machine, and no test times anything
 os.environ.setdefault("HEADLONG_THREADS", "2")  # OMP_NUM_THREADS, which is 1 in runs of many processes, is for PyTorch here
 TRAINED = "heads/wikitext2-gpt512"
 

@@ -90,10 +90,8 @@ def test_svd_promises_nothing() -> None:
         ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, adaptive, cascade, codes, full, svd"),
         ({"method": None}, OptionError, "method is None"),
         ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
-        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has width, bits, blocks"),
-        ({"method": "cascade", "bits": 9.5}, OptionError, "bits is 9.5; expected a number from 0 to 8"),
+        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has blocks"),
         ({"method": "cascade", "blocks": 1}, OptionError, "blocks is 1; expected True or False"),
-        ({"method": "cascade", "deeper": False}, OptionError, "cascade has no option 'deeper'"),
         ({"method": "adaptive", "aim": (0.3, 0.1)}, OptionError, "adaptive has no option 'aim'"),
         ({"method": "cascade", "rotation": 3}, OptionError, "cascade has no option 'rotation'"),
         ({"eps": 0}, OptionError, "eps is 0"),
@@ -196,15 +194,14 @@ def test_auto_looks_for_a_batch_of_proofs_where_a_look_reads_less() -> None:
     layer, hidden = decaying(24_000, 320, 2.0)
     found = hl.compile(layer, eps=0.2, delta=0.0, calibration=hidden[:300], threads=1).topk(hidden[300:364])
     assert found.proved.all() and not found.cost.dense.any()
-    assert found.cost.bytes.mean() < layer.weight.nbytes / 64 / 2  # half of a query's part of a dense pass
+    assert np.median(found.cost.bytes) < layer.weight.nbytes / 64 / 2  # half of a query's part of a dense pass
 
 
 @pytest.mark.parametrize(
     ("function", "method", "options"),
     [
-        ("eigh", "cascade", {"width": 8}),
-        ("eigh", "cascade", {"bits": 2.5}),
-        ("inv", "cascade", {"width": 8}),
+        ("eigh", "cascade", {"blocks": True}),
+        ("inv", "cascade", {"blocks": True}),
     ],
 )
 def test_a_library_that_computes_nan_is_told_of(

@@ -26,7 +26,7 @@ DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "structured", "mixture", "device", "saved")}
 PREVIEWS = {"previews", "previews/blocks", "encode"}
-READING = {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines", "engines/reference", *ENGINES}
+READING = {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/reference", *ENGINES}
 ASKING = {*CORE, DOOR, "number_checks", "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "number_checks", "native", "bench", "heads", "torch"}
@@ -40,22 +40,21 @@ LAW: dict[str, set[str]] = {
     "errors": set(),
     "number_checks": {"errors"},
     "native": {"errors", "dtypes", "arrays", "plan", "numpy", "_native"},
-    "costs": {"errors", "plan", "native", "numpy", DOOR},
-    "previews": CORE | {"native", "costs"},
-    "previews/blocks": CORE | {"native", "costs", "previews"},
+    "previews": CORE | {"native"},
+    "previews/blocks": CORE | {"native", "previews"},
     "encode": CORE | {"native", "previews", "previews/blocks"},
     "engines/reference": {*CORE, "native"},
-    "engines": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines/reference", "engines/saved"},
+    "engines": {*CORE, "number_checks", "native", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},
-    "engines/methods": {*CORE, "number_checks", "native", "costs", *PREVIEWS, "engines", "engines/reference"},
+    "engines/methods": {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/reference"},
     "engines/structured": {*CORE, "number_checks", "native", "engines", "engines/reference"},
-    "engines/mixture": READING - {"engines/device", "engines/saved", "costs"},
+    "engines/mixture": READING - {"engines/device", "engines/saved"},
     "engines/device": {*CORE, "number_checks", "engines"},
     "compile": READING,
     "structured": {"layers"},
     "loading": READING | {"compile"},
     "heads": {*CORE, "native", "torch"},
-    "bench": {*ASKING, "costs", "bench/rivals", "integrations/llama_cpp", "llama_cpp"},
+    "bench": {*ASKING, "bench/rivals", "integrations/llama_cpp", "llama_cpp"},
     "bench/rivals": {*CORE, "bench", "torch", *SEARCHING},
     "report": {"errors", "matplotlib"},
     "torch": {"integrations"},

@@ -34,7 +34,7 @@ nb::object flags(const std::vector<Answer>& answers, bool Answer::* member) {
 class BoundExecutor {
   public:
     BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link,
-                  std::optional<Doubles> mean, std::optional<AnyArray> rotation, std::optional<Doubles> centre,
+                  std::optional<AnyArray> rotation, std::optional<Doubles> centre,
                   std::optional<Floats> base, nb::sequence levels, int64_t budget, double share,
                   double code_product, const std::string& isa) {
         Executor& e = executor_;
@@ -61,11 +61,6 @@ class BoundExecutor {
         set_dense(norms);
         if (nb::len(levels) == 0) return;
         e.has_preview = true;
-        if (mean) {
-            check(static_cast<int64_t>(mean->size()) == e.dim, "mean must be [dim]");
-            e.mean = mean->data();
-            keep(*mean);
-        }
         int64_t width = e.dim;
         if (rotation) {
             check(rotation->ndim() == 2 && static_cast<int64_t>(rotation->shape(0)) == e.dim, "rotation must be [dim, rotated]");
@@ -83,7 +78,7 @@ class BoundExecutor {
         e.preview.rotated = true;
         keep(*base);
         set_level(nb::cast<nb::sequence>(levels[0]), width);
-        for (size_t i = 1; i < nb::len(levels); ++i) add_deeper(nb::cast<nb::sequence>(levels[i]), width);
+        check(nb::len(levels) == 1, "there is one level");
     }
 
     nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, bool dense, int threads, double delta,
@@ -171,20 +166,8 @@ class BoundExecutor {
                         static_cast<double>(e.padded) * 4 * (1 + e.dense.slack.size());
     }
 
-    // The scales of a level's segments.
-    template <typename Codes>
-    Floats set_scale(const nb::sequence& level, Codes& to) {
-        Floats scale = nb::cast<Floats>(level[2]);
-        check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() && static_cast<int64_t>(scale.shape(1)) == executor_.padded,
-              "scale must be [segments, padded vocab]");
-        to.scale = scale.data();
-        keep(scale);
-        return scale;
-    }
-
     void set_level(const nb::sequence& level, int64_t width) {
-        check(nb::len(level) == 7, "a level is (codes, layout, scale, slack, terms, adds, planes)");
-        const auto planes = nb::cast<int>(level[6]);
+        check(nb::len(level) == 5, "a level is (codes, layout, scale, slack, terms)");
         Executor& e = executor_;
         Source& to = e.preview;
         const nb::sequence layout = nb::cast<nb::sequence>(level[1]);
@@ -192,14 +175,10 @@ class BoundExecutor {
         keep(codes);
         int64_t words = 0;
         for (nb::handle item : layout) {
-            const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
+            const auto [start, stop] = nb::cast<std::tuple<int64_t, int64_t>>(item);
             check(0 <= start && start < stop && stop <= width && stop - start <= 65536, "a segment has 1 to 65536 coordinates of x");
-            check(codes.ndim() != 4 || bits == 1 || bits == 2 || bits == 4 || bits == 8, "codes have 1, 2, 4 or 8 bits");
-            const int width = codes.ndim() == 4 ? static_cast<int>(bits) : 8;
-            const int64_t count = ((stop - start) * width + 31) / 32;
-            to.segments.push_back({start, stop, width, count, words, count * (8 / width), to.quads, width == 8 || planes == 2});
-            words += count;
-            to.quads += count * (8 / width);
+            to.segments.push_back({start, stop, (stop - start + 3) / 4, words});
+            words += to.segments.back().words;
         }
         check(!to.segments.empty(), "a level reads at least one segment");
         if (codes.ndim() == 4) {
@@ -208,7 +187,11 @@ class BoundExecutor {
                   "codes must be [blocks, words, 64, 4] uint8");
             to.codes = static_cast<const uint8_t*>(codes.data());
             to.words = words;
-            const Floats scale = set_scale(level, to);
+            const Floats scale = nb::cast<Floats>(level[2]);
+            check(scale.ndim() == 2 && scale.shape(0) == to.segments.size() && static_cast<int64_t>(scale.shape(1)) == e.padded,
+                  "scale must be [segments, padded vocab]");
+            to.scale = scale.data();
+            keep(scale);
             if (e.kernels->summed) to.sums = code_sums(to, e.padded);
             to.bytes = static_cast<double>(codes.nbytes()) + static_cast<double>(scale.nbytes()) + static_cast<double>(to.sums.size() * 4);
         } else {
@@ -247,36 +230,9 @@ class BoundExecutor {
             check(0 <= row && row < rows, "a term names a row of the slack that is not there");
             const double together = nb::len(term) > 5 ? nb::cast<double>(term[5]) : 0;
             check(together >= 0 && std::isfinite(together), "how far errors are off together is a length");
-            terms.push_back({enum_of<TermKind>(name, kTermKinds, "a term is norm, quantised, rest, peaks, hidden or one"), start, stop, factor, static_cast<int>(row), together});
+            terms.push_back({enum_of<TermKind>(name, kTermKinds, "a term is norm, quantised, rest, peaks or one"), start, stop, factor, static_cast<int>(row), together});
         }
         return static_cast<double>(slack.nbytes());
-    }
-
-    void add_deeper(const nb::sequence& level, int64_t width) {
-        check(nb::len(level) == 7 && nb::cast<int>(level[6]) == 2, "a deeper level reads two planes of a query");
-        Executor& e = executor_;
-        Deeper to;
-        for (nb::handle item : nb::cast<nb::sequence>(level[1])) {
-            const auto [start, stop, bits] = nb::cast<std::tuple<int64_t, int64_t, int64_t>>(item);
-            check(0 <= start && start < stop && stop <= width && stop - start <= 65536 &&
-                      (bits == 1 || bits == 2 || bits == 4 || bits == 8),
-                  "a segment of a deeper level has 1, 2, 4 or 8 bits and at most 65536 coordinates of x");
-            const int64_t count = bits == 8 ? stop - start : ((stop - start) * bits + 31) / 32 * 4;
-            to.segments.push_back({start, stop, static_cast<int>(bits), count, to.bytes, count * (8 / bits), to.halves});
-            to.bytes += count;
-            to.halves += count * (8 / bits);
-        }
-        AnyArray codes = nb::cast<AnyArray>(level[0]);
-        check(codes.ndim() == 2 && codes.itemsize() == 1 && static_cast<int64_t>(codes.shape(0)) == e.vocab &&
-                  static_cast<int64_t>(codes.shape(1)) == to.bytes,
-              "a deeper level's codes are [vocab, bytes] uint8");
-        to.codes = static_cast<const uint8_t*>(codes.data());
-        keep(codes);
-        set_scale(level, to);
-        to.adds = nb::cast<bool>(level[5]);
-        set_slack(level, width, to.slack, to.terms);
-        check(!to.terms.empty(), "a deeper level has a radius");
-        e.deeper.push_back(std::move(to));
     }
 
     int64_t batch_of(const Doubles& hidden) const {
@@ -344,11 +300,11 @@ nb::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Dr
 
 void bind_executor(nb::module_& m) {
     nb::class_<BoundExecutor>(m, "Executor")
-        .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<Doubles>,
-                      std::optional<AnyArray>, std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
+        .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<AnyArray>,
+                      std::optional<Doubles>, std::optional<Floats>, nb::sequence, int64_t,
                       double, double, const std::string&>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"),
-             nb::arg("mean").none(), nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
+             nb::arg("rotation").none(), nb::arg("centre").none(), nb::arg("base").none(),
              nb::arg("levels"), nb::arg("budget"), nb::arg("share"), nb::arg("code_product"),
              nb::arg("isa"))
         .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(),

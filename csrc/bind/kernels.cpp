@@ -130,16 +130,14 @@ double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa
     });
 }
 
-// x as `planes` int8 planes make it, the second one where `fine`, and their step: what tests compare with other statements of the rule.
-nb::tuple int8_planes_of(Doubles x, int planes, bool fine) {
-    check(planes == 1 || planes == 2, "one plane or two");
+// x as two int8 planes make it, and their step: what tests compare with other statements of the rule.
+nb::tuple two_planes_of(Doubles x) {
     const std::vector<double> values(x.data(), x.data() + x.size());
     std::vector<double> made(values.size()), lost(values.size());
-    std::vector<int> whole(values.size());
     Segment all{};
-    all.stop = static_cast<int64_t>(values.size()), all.bits = 8, all.fine = fine;
-    const auto write = [&](int64_t j, int8_t high, int8_t low) { whole[j] = planes == 2 ? 256 * high + low : high; };
-    const Coded coded = planes == 2 ? int8_planes<2>(values, all, lost, write) : int8_planes<1>(values, all, lost, write);
+    all.stop = static_cast<int64_t>(values.size());
+    std::vector<int> whole(values.size());
+    const Coded coded = two_planes(values, all, lost, [&](int64_t j, int8_t high, int8_t low) { whole[j] = 256 * high + low; });
     for (size_t j = 0; j < made.size(); ++j) made[j] = static_cast<double>(coded.step) * whole[j];
     return nb::make_tuple(owned(std::move(made), {x.size()}), coded.step);
 }
@@ -158,7 +156,7 @@ void bind_kernels(nb::module_& m) {
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("count"), nb::arg("ids"));
     m.def("code_product", &code_product, nb::arg("isa"));
     m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
-    m.def("int8_planes", &int8_planes_of, nb::arg("x"), nb::arg("planes"), nb::arg("fine"));
+    m.def("two_planes", &two_planes_of, nb::arg("x"));
     m.def("split_peaks", &peaks_and_rest, nb::arg("x"));
     m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");
 }

@@ -21,7 +21,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* avx2_encoder() {
-    static const EncodeKernels table = {"avx2", LANES, narrow, rotate, within, square, gram, plane};
+    static const EncodeKernels table = {"avx2", LANES, narrow, rotate, within, square, code};
     return &table;
 }
 

@@ -21,7 +21,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* avx512_encoder() {
-    static const EncodeKernels table = {"avx512vnni", LANES, narrow, rotate, within, square, gram, plane};
+    static const EncodeKernels table = {"avx512vnni", LANES, narrow, rotate, within, square, code};
     return &table;
 }
 

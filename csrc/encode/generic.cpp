@@ -18,7 +18,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* generic_encoder() {
-    static const EncodeKernels table = {"generic", LANES, narrow, rotate, within, square, gram, plane};
+    static const EncodeKernels table = {"generic", LANES, narrow, rotate, within, square, code};
     return &table;
 }
 

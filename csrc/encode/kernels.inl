@@ -8,8 +8,6 @@ typedef uint8_t B __attribute__((vector_size(LANES)));
 
 #include "kernels/int8_step.inl"
 
-constexpr float kFitted[] = {0, 2.0f, 0.9957f, 0, 0.3352f};  // the best uniform steps for a Gaussian (Max 1960)
-
 inline F get(const float* p) {
     F v;
     std::memcpy(&v, p, sizeof v);
@@ -151,42 +149,6 @@ void rotate(const float* rows, int64_t stride, int64_t dim, const float* packed,
     }
 }
 
-template <int C>
-inline void gram_tile(const float* rows, int64_t stride, int64_t i, int64_t j, float* sums, int64_t sums_stride) {
-    F sum[ROWS][C];
-    #pragma GCC unroll 8
-    for (int r = 0; r < ROWS; ++r)
-        #pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) sum[r][c] = F{};
-    for (int64_t k = 0; k < kBlock; ++k, rows += stride) {
-        F b[C];
-        #pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) b[c] = get(rows + j + c * LANES);
-        #pragma GCC unroll 8
-        for (int r = 0; r < ROWS; ++r) {
-            const F a = splat(rows[i + r]);
-            #pragma GCC unroll 4
-            for (int c = 0; c < C; ++c) sum[r][c] = fused(a, b[c], sum[r][c]);
-        }
-    }
-    #pragma GCC unroll 8
-    for (int r = 0; r < ROWS; ++r)
-        #pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) {
-            float* to = sums + (i + r) * sums_stride + j + c * LANES;
-            put(to, get(to) + sum[r][c]);
-        }
-}
-
-// Tiles beyond the n-th row or column hold what lies there.
-void gram(const float* rows, int64_t stride, int64_t n, float* sums, int64_t sums_stride) {
-    for (int64_t j = 0; j < n; j += 3 * LANES) {
-        const int64_t left = (n - j + LANES - 1) / LANES, stop = n < j + 3 * LANES ? n : j + 3 * LANES;
-        const auto take = left >= 3 ? gram_tile<3> : left == 2 ? gram_tile<2> : gram_tile<1>;
-        for (int64_t i = 0; i < stop; i += ROWS) take(rows, stride, i, j, sums, sums_stride);
-    }
-}
-
 bool within(const float* values, int64_t n, float limit) {
     I good = I{} == I{};
     int64_t j = 0;
@@ -226,21 +188,12 @@ float largest_size(const float* values, int64_t n) {
     return out;
 }
 
-// The integers of the codes go to `whole`, their bytes to `codes`; returns sum whole^2, and sum value * whole in `inner`.
-// Eight bits: u = int8_codes(value / step) + 128, whole = u - 128. Fewer: u = floor(value / step) + half, whole = 2 u + 1 - 2 half.
-float quantise(const float* values, int64_t n, int bits, float inverse, float* whole, uint8_t* codes, float* inner) {
-    const float half = static_cast<float>(1 << (bits - 1)), top = 2 * half - 0.5f;
-    F squares[kVectors] = {}, products[kVectors] = {};
+// The integers of the codes go to `whole`, their bytes to `codes`: u = int8_codes(value / step) + 128, whole = u - 128. Returns sum whole^2.
+float quantise(const float* values, int64_t n, float inverse, float* whole, uint8_t* codes) {
+    F squares[kVectors] = {};
     const auto take = [&](F v, B* bytes) {
-        F w;
-        if (bits == 8) {
-            w = int8_codes<float>(v * inverse);
-            *bytes = bytes_of(__builtin_convertvector(w, I) + 128);
-        } else {
-            const I u = __builtin_convertvector(vmin(vmax(v * inverse, splat(-half)) + half, splat(top)), I);
-            *bytes = bytes_of(u);
-            w = __builtin_convertvector(2 * u + 1, F) - 2 * half;
-        }
+        const F w = int8_codes<float>(v * inverse);
+        *bytes = bytes_of(__builtin_convertvector(w, I) + 128);
         return w;
     };
     int64_t j = 0;
@@ -249,47 +202,25 @@ float quantise(const float* values, int64_t n, int bits, float inverse, float* w
 #pragma GCC unroll 4
         for (int s = 0; s < kVectors; ++s) {
             const int64_t at = j + s * LANES;
-            const F v = get(values + at), w = take(v, &bytes);
+            const F w = take(get(values + at), &bytes);
             std::memcpy(codes + at, &bytes, sizeof bytes);
             put(whole + at, w);
             squares[s] += w * w;
-            products[s] += v * w;
         }
-    Lanes<float> sum(squares), dot(products);
+    Lanes<float> sum(squares);
     for (int64_t at = j; at < n; at += LANES) {
         const int64_t there = n - at < LANES ? n - at : LANES;
-        const F v = some(values + at, there), w = take(v, &bytes);
+        const F w = take(some(values + at, there), &bytes);
         std::memcpy(codes + at, &bytes, there);
         std::memcpy(whole + at, &w, there * sizeof(float));
-        for (int i = 0; i < there; ++i) {
-            sum.lane[at - j + i] += w[i] * w[i];
-            dot.lane[at - j + i] += v[i] * w[i];
-        }
+        for (int i = 0; i < there; ++i) sum.lane[at - j + i] += w[i] * w[i];
     }
-    *inner = dot.sum();
     return sum.sum();
 }
 
-void plane(float* values, int64_t n, int bits, Step step, float before, float* work, uint8_t* codes, float* scale, float* size) {
-    float unit = 0, inverse = 0;
-    if (step == Step::gaussian) {
-        const float spread = std::sqrt(square(values, n) / static_cast<float>(n));
-        if (spread > 1e-30f && spread < 1e30f) inverse = 1 / (kFitted[bits] * spread);
-    } else if (step == Step::absmax) {
-        unit = int8_step(largest_size(values, n));
-        inverse = unit > 0 ? 1 / unit : 0;
-    } else {
-        unit = (step == Step::upper ? largest_size(values, n) : before) / static_cast<float>(1 << bits);
-        if (!(unit >= 1e-35f)) unit = 0;
-        inverse = unit > 0 ? 0.5f / unit : 0;
-    }
-    float inner;
-    const float sum = quantise(values, n, bits, inverse, work, codes, &inner);
-    if (step == Step::gaussian) {
-        const float fit = inner / sum;
-        unit = inverse > 0 && fit > 1e-35f ? fit : 0;
-    }
-    if (!(unit < __builtin_inff())) unit = 0;
+void code(float* values, int64_t n, float* work, uint8_t* codes, float* scale, float* size) {
+    const float unit = int8_step(largest_size(values, n));
+    const float sum = quantise(values, n, unit > 0 ? 1 / unit : 0, work, codes);
     *scale = unit;
     *size = unit * std::sqrt(sum) * (1 + static_cast<float>(n + 8) * 0x1p-24f);
     int64_t j = 0;

@@ -22,7 +22,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* neon_encoder() {
-    static const EncodeKernels table = {"neon", LANES, narrow, rotate, within, square, gram, plane};
+    static const EncodeKernels table = {"neon", LANES, narrow, rotate, within, square, code};
     return &table;
 }
 

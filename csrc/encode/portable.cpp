@@ -19,7 +19,7 @@ namespace {
 }  // namespace
 
 const EncodeKernels* portable_encoder() {
-    static const EncodeKernels table = {"portable", LANES, narrow, rotate, within, square, gram, plane};
+    static const EncodeKernels table = {"portable", LANES, narrow, rotate, within, square, code};
     return &table;
 }
 

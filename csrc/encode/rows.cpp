@@ -5,9 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <memory>
 
-#include "encode/grams.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
 #include "runtime/shared_work.h"
@@ -40,61 +38,31 @@ std::vector<float> packed(const float* back, int64_t dim, int64_t wanted, int64_
     return out;
 }
 
-// A 32-bit word holds 8 / bits quads, quad g in the bits from g * bits on of its four bytes.
-void pack_bits(uint8_t* codes, int64_t n, int bits, uint8_t* to) {
-    const int64_t groups = 8 / bits, words = plane_bytes(n, bits) / 4;
-    std::fill(codes + n, codes + words * groups * 4, uint8_t{0});
-    for (int64_t w = 0; w < words; ++w) {
-        uint32_t word = 0, quad;
-        for (int64_t g = 0; g < groups; ++g) {
-            std::memcpy(&quad, codes + (w * groups + g) * 4, 4);
-            word |= quad << (g * bits);
-        }
-        std::memcpy(to + w * 4, &word, 4);
-    }
-}
-
 class Encoder {
   public:
     Encoder(const EncodeTask& task, const EncodeKernels& kernels) : task_(task), kernels_(kernels), padded_(widened(task.vocab, kBlock)) {
-        for (const EncodeView& view : task.views) {
-            words_ = std::max(words_, view.words);
-            grams_.push_back(view.to.grams == nullptr ? nullptr : std::make_unique<Grams>(view));
-            summed_ = summed_ || view.to.grams != nullptr;
-        }
         columns_ = packed(task.back, task.dim, task.columns, kernels.lanes);
         stride_ = widened(task.dim, 16) + 16;  // rows that lie a power of two apart share the lines of a cache
     }
 
     void run(int threads) {
         Turns<int64_t> next;
-        const int64_t blocks = padded_ / kBlock, at_once = summed_ ? kGramBlocks : 1;
-        run_parallel(static_cast<int>(std::min<int64_t>(threads, (blocks + at_once - 1) / at_once)), [&](int) {
+        const int64_t blocks = padded_ / kBlock;
+        run_parallel(static_cast<int>(std::min<int64_t>(threads, blocks)), [&](int) {
             Room room(*this);
-            for (int64_t first = next.fetch_add(at_once); first < blocks; first = next.fetch_add(at_once)) {
-                for (size_t v = 0; v < grams_.size(); ++v)
-                    if (grams_[v]) room.sums[v] = grams_[v]->zeros();
-                for (int64_t b = first; b < std::min(blocks, first + at_once); ++b) block(b, room);
-                for (size_t v = 0; v < grams_.size(); ++v)
-                    if (grams_[v]) grams_[v]->give(first / at_once, std::move(room.sums[v]));
-            }
+            for (int64_t b = next++; b < blocks; b = next++) block(b, room);
         });
-        for (const auto& grams : grams_)
-            if (grams) grams->mirror();
     }
 
   private:
-    // What a thread works on: a block of rows, rotated, and what coarse planes leave of them where that is summed up.
+    // What a thread works on: a block of rows, rotated.
     struct Room {
         explicit Room(const Encoder& of)
-            : rows(kBlock * of.stride_), rotated(kBlock * of.stride_), work(3 * of.stride_), left(of.summed_ ? kBlock * of.stride_ + 64 : 0),
-              codes(widened(of.task_.dim, 64) + 64), coarse(kBlock * of.words_ * 4), sums(of.grams_.size()) {
+            : rows(kBlock * of.stride_), rotated(kBlock * of.stride_), work(of.stride_), codes(kBlock * of.task_.words * 4) {
             std::memset(rows.data(), 0, sizeof(float) * rows.size());
-            if (of.summed_) std::memset(left.data(), 0, sizeof(float) * left.size());
         }
-        Scratch<float> rows, rotated, work, left;
-        Scratch<uint8_t> codes, coarse;
-        std::vector<Scratch<float>> sums;
+        Scratch<float> rows, rotated, work;
+        Scratch<uint8_t> codes;
     };
 
     void block(int64_t b, Room& room) const {
@@ -115,81 +83,36 @@ class Encoder {
                        std::fabs(base[r]) <= task_.largest_base);
             if (out[r]) std::memset(row, 0, sizeof(float) * task_.columns), base[r] = length[r] = 0;
         }
-        for (size_t v = 0; v < task_.views.size(); ++v) {
-            const EncodeView& view = task_.views[v];
-            const bool last = v + 1 == task_.views.size();
-            uint8_t* coarse = room.coarse.data();
-            std::memset(coarse, 128, kBlock * view.words * 4);
-            for (int64_t r = 0; r < count; ++r) {
-                const int64_t id = first + r;
-                float *row = &room.rotated[r * stride_], *own = &room.work[2 * stride_];
-                if (!last) {  // codes are taken from it
-                    std::copy_n(row, task_.columns, own);
-                    row = own;
-                }
-                view.to.uncoded[id] = out[r];
-                view.to.base[id] = static_cast<float>(base[r]);
-                view.to.length[id] = above(length[r]);
-                encode_row(view, id, row, length[r], room.work.data(), room.codes.data(), coarse + r * view.words * 4,
-                           grams_[v] ? &room.left[r * stride_] : nullptr);
-            }
-            if (grams_[v]) {
-                for (int64_t r = count; r < kBlock; ++r) std::memset(&room.left[r * stride_], 0, sizeof(float) * stride_);
-                grams_[v]->add(kernels_, room.left.data(), stride_, room.sums[v].data());
-            }
-            uint8_t* to = view.to.codes + b * view.words * 256;
-            for (int64_t w = 0; w < view.words; ++w)
-                for (int64_t r = 0; r < kBlock; ++r) std::memcpy(to + (w * kBlock + r) * 4, coarse + (r * view.words + w) * 4, 4);
+        uint8_t* codes = room.codes.data();
+        std::memset(codes, 128, kBlock * task_.words * 4);
+        for (int64_t r = 0; r < count; ++r) {
+            const int64_t id = first + r;
+            task_.to.uncoded[id] = out[r];
+            task_.to.base[id] = static_cast<float>(base[r]);
+            task_.to.length[id] = above(length[r]);
+            encode_row(id, &room.rotated[r * stride_], length[r], room.work.data(), codes + r * task_.words * 4);
         }
+        uint8_t* to = task_.to.codes + b * task_.words * 256;
+        for (int64_t w = 0; w < task_.words; ++w)
+            for (int64_t r = 0; r < kBlock; ++r) std::memcpy(to + (w * kBlock + r) * 4, codes + (r * task_.words + w) * 4, 4);
     }
 
-    void encode_row(const EncodeView& view, int64_t id, float* row, double length, float* work, uint8_t* codes, uint8_t* coarse,
-                    float* kept) const {
-        const EncodeResult& to = view.to;
-        double more[kMostGroups] = {}, covered[kMostGroups] = {}, squares = 0;
-        int64_t plane = 0;
-        float scale = 0;
-        for (size_t g = 0; g < view.coarse.size(); ++g) {
-            const EncodeGroup& group = view.coarse[g];
+    void encode_row(int64_t id, float* row, double length, float* work, uint8_t* codes) const {
+        const EncodeResult& to = task_.to;
+        double squares = 0;
+        int64_t coded = 0;
+        for (size_t g = 0; g < task_.groups.size(); ++g) {
+            const EncodeGroup& group = task_.groups[g];
             const int64_t n = group.stop - group.start, at = static_cast<int64_t>(g) * padded_ + id;
             float* left = row + group.start;
-            double size = 0;
-            for (const EncodePlane& p : group.planes) size += coded(left, n, p, work, codes, coarse, &(to.scale + padded_ * plane++)[id], &scale);
-            // The product with the basis, and what is left being rounded wherever codes were taken from it.
+            float size = 0;
+            if (group.place >= 0) kernels_.code(left, n, work, codes + group.place, &(to.scale + padded_ * coded++)[id], &size);
+            // The product with the basis, and what is left being rounded where codes were taken from it.
             to.lost[at] = above(left_of(left, n));
             to.rounded[at] = above(group.unit * length + task_.underflown + 0x1p-21 * size);
-            squares += size * size;
-            if (group.cover >= 0) covered[group.cover] += size * size;
+            squares += static_cast<double>(size) * size;
         }
         to.size[id] = above(std::sqrt(squares) * (1 + 1e-12));
-        if (kept != nullptr) std::copy_n(row, task_.columns, kept);
-        plane = 0;
-        for (size_t f = 0; f < view.fine.size(); ++f) {
-            const EncodeGroup& group = view.fine[f];
-            const int64_t n = group.stop - group.start;
-            scale = 0;
-            for (const EncodePlane& p : group.planes)
-                more[f] += coded(row + group.start, n, p, work, codes, to.rest + id * view.bytes, &(to.rest_scale + padded_ * plane++)[id], &scale);
-            const double both = std::sqrt(covered[f]) + more[f];
-            squares += both * both - covered[f];
-        }
-        to.rest_size[id] = above(std::sqrt(squares > 0 ? squares : 0) * (1 + 1e-12));
-        for (size_t g = 0; g < view.coarse.size(); ++g) {
-            const EncodeGroup& group = view.coarse[g];
-            const int64_t at = static_cast<int64_t>(g) * padded_ + id;
-            const double lost = group.cover < 0 ? to.lost[at] : left_of(row + group.start, group.stop - group.start) + 0x1p-21 * more[group.cover];
-            to.rest_lost[at] = above(lost + to.rounded[at]);
-        }
-    }
-
-    // One plane: its bytes go to `row`; returns ‖scale * code‖.
-    double coded(float* left, int64_t n, const EncodePlane& p, float* work, uint8_t* codes, uint8_t* row, float* kept, float* scale) const {
-        float size;
-        uint8_t* to = p.bits == 8 ? row + p.place : codes;
-        kernels_.plane(left, n, p.bits, p.step, *scale, work, to, scale, &size);
-        if (p.bits < 8) pack_bits(codes, n, p.bits, row + p.place);
-        *kept = *scale;
-        return size;
     }
 
     // ‖values‖, in float32 but where squares would underflow, and what rounding takes of it.
@@ -202,10 +125,8 @@ class Encoder {
     const EncodeTask& task_;
     const EncodeKernels& kernels_;
     const int64_t padded_;
-    int64_t words_ = 0, stride_ = 0;
-    bool summed_ = false;
+    int64_t stride_ = 0;
     std::vector<float> columns_;
-    std::vector<std::unique_ptr<Grams>> grams_;  // of each view that wants them
 };
 
 }  // namespace

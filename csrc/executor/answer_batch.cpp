@@ -1,5 +1,4 @@
-// From a call to its answers: queries go side by side or in groups that look together, each is resolved by what the look
-// found, and those that are better read densely share a pass over the rows.
+// From a call to its answers: queries go in groups that look together, each is resolved by what the look found, and those that are better read densely share a pass over the rows.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +7,6 @@
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 #include "runtime/trace.h"
-#include "side_by_side/state.h"
 
 namespace headlong {
 namespace {
@@ -28,7 +26,7 @@ constexpr size_t kLeastWeighed = 5;  // queries of a batch whose first ones' cos
 bool all_finish_densely(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question, int threads,
                         std::vector<Answer>& answers) {
     const size_t sampled = std::min(kMostSampled, rows.size() / 4);
-    if (sampled < 2 || e.budget > 0 || !e.deeper.empty()) return false;
+    if (sampled < 2 || e.budget > 0) return false;
     std::vector<int64_t> some;
     for (size_t i = 0; i < sampled; ++i) some.push_back(rows[i * rows.size() / sampled]);
     Look look = start_look(e, e.preview, hidden, some, threads);
@@ -68,7 +66,7 @@ Looked look_and_resolve(const Executor& e, const Source& source, const double* h
 
 double beside_looks(const Executor& e, const std::vector<int64_t>& rows, const std::vector<Answer>& answers) {
     double cost = 0;
-    for (int64_t row : rows) cost += cost_beside_look(e, answers[row], 0);
+    for (int64_t row : rows) cost += cost_beside_look(e, answers[row]);
     return cost;
 }
 
@@ -79,7 +77,7 @@ bool costs_more_than_rows(const Executor& e, double queries, double in_vain, dou
     const double dense = dense_cost(e, together), look = look_cost(e), classes = static_cast<double>(e.vocab);
     if (!(look < dense)) return false;
     const double looks = queries * (look + codes_cost(e, static_cast<double>(step))) * look_bytes / e.preview.bytes;
-    return (looks + in_vain * dense) * classes + beside - closer_cost(e, look_bytes) > queries * dense * classes;
+    return (looks + in_vain * dense) * classes + beside > queries * dense * classes;
 }
 
 }  // namespace
@@ -168,9 +166,7 @@ std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, 
     std::vector<Answer> answers(count);
     std::vector<int64_t> rows(count);
     std::iota(rows.begin(), rows.end(), 0);
-    const bool asked_densely = dense_only;
-    if (!dense_only && side_by_side(e, question, count)) rows = ask_side_by_side(e, hidden, count, question, answers, &dense_only);
-    if (e.has_preview && e.budget == 0 && !asked_densely) rows = answer_zeros(e, hidden, rows, question, answers);
+    if (e.has_preview && e.budget == 0 && !dense_only) rows = answer_zeros(e, hidden, rows, question, answers);
     if (rows.empty()) return answers;
     Question asked = question;
     asked.weighs_first = e.budget == 0;

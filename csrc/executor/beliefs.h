@@ -9,11 +9,9 @@
 
 namespace headlong {
 
-// How far the classes of a query were read: what their estimates are off at most, how many deeper levels are in them, and
-// those that were scored, which the look's estimates no longer hold.
+// What the estimates of a query's classes are off at most, and the classes that were scored, which the look's estimates no longer hold.
 struct Known {
     Scratch<float> rad;
-    Scratch<uint8_t> depth;
     std::vector<Scored> scored;
 };
 

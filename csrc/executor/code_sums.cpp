@@ -1,4 +1,4 @@
-// What the 8-bit codes of each class add up to, for kernels that ask for it (Kernels::summed): one pass over a level's codes when
+// What the codes of each class add up to, for kernels that ask for it (Kernels::summed): one pass over a level's codes when
 // an executor is made.
 #include <algorithm>
 
@@ -26,8 +26,7 @@ std::vector<int32_t> code_sums(const Source& source, int64_t padded) {
             for (int64_t b = piece * kPiece; b < std::min(blocks, (piece + 1) * kPiece); ++b)
                 for (size_t s = 0; s < source.segments.size(); ++s) {
                     const Segment& seg = source.segments[s];
-                    if (seg.bits == 8)
-                        sum_block(source.codes + (b * source.words + seg.first_word) * 4 * kBlock, seg.words, &sums[s * padded + b * kBlock]);
+                    sum_block(source.codes + (b * source.words + seg.first_word) * 4 * kBlock, seg.words, &sums[s * padded + b * kBlock]);
                 }
     });
     return sums;

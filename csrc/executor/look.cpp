@@ -1,4 +1,4 @@
-// Looking at all classes: level 0 (or the dense rows) is read once for a group of queries, and every thread keeps, per query, the
+// Looking at all classes: codes (or the dense rows) are read once for a group of queries, and every thread keeps, per query, the
 // interval sums of the normaliser and the classes whose upper end reaches the threshold.
 #include <algorithm>
 #include <cstring>
@@ -16,24 +16,23 @@ namespace {
 
 constexpr int64_t kMostBytes = 32 << 20;  // estimates are kept after the sample where they take no more than this
 
-constexpr int64_t kSample = 32, kLargeSample = 8;  // one in so many classes is looked at first
-constexpr int64_t kFirstPieces = 4;                // of a large sample's
+constexpr int64_t kSample = 32;                    // one in so many classes is looked at first
 constexpr int64_t kLeastSample = 128;              // of each of two spans
 constexpr double kSmallSample = 1 << 16;           // bytes of a sample below which one thread takes it
 
 constexpr int64_t kMostPieces = 256;  // of the classes: sums are joined piece by piece
 constexpr double kArithmetic = 0.1;   // of a dense pass for one query: what no other query shares
 
-// All classes, every n-th chunk first: a threshold from all over the classes, before most of them are read. Of a small layer
+// All classes, every kSample-th chunk first: a threshold from all over the classes, before most of them are read. Of a small layer
 // these are two, cut to `least` classes or a 64th of all: there, they are a large part of what is read.
-std::vector<Span> spread(int64_t padded, int64_t n, int64_t least) {
+std::vector<Span> spread(int64_t padded, int64_t least) {
     const int64_t chunks = (padded + kChunk - 1) / kChunk;
-    const bool cut = chunks > 1 && chunks <= 64 && n == kSample;
+    const bool cut = chunks > 1 && chunks <= 64;
     const int64_t size = cut ? std::min(kChunk, std::max(in_blocks(least), padded / 64 / kBlock * kBlock)) : kChunk;
     std::vector<Span> spans, rest;
     for (int64_t c = 0; c < chunks; ++c) {
         const Span all{c * kChunk, std::min<int64_t>(kChunk, padded - c * kChunk)};
-        if (c % (cut ? (chunks + 1) / 2 : n) != 0) {
+        if (c % (cut ? (chunks + 1) / 2 : kSample) != 0) {
             rest.push_back(all);
             continue;
         }
@@ -61,7 +60,7 @@ void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n,
             for (size_t s = 0; s < source.segments.size(); ++s) {
                 const Segment& seg = source.segments[s];
                 const int32_t* sums = source.sums.empty() ? nullptr : source.sums.data() + s * e.padded + c;
-                e.kernels->scan_u8(block + seg.first_word * 256, seg.words, seg.bits, sums, from.planes.data() + seg.first_quad * 8 * from.n,
+                e.kernels->scan_u8(block + seg.first_word * 256, seg.words, sums, from.planes.data() + seg.first_word * 8 * from.n,
                                  &from.offset[s * from.n * 2], &from.step[s * from.n], source.scale + s * e.padded + c,
                                  s == 0 ? base : nullptr, from.add.data(), from.n, out, stride);
             }
@@ -194,13 +193,10 @@ struct Pass {
     }
 };
 
-// How the classes are cut into spans and pieces, and how many of these are the sample. Returns one in how many classes it is.
-int64_t cut_classes(const Executor& e, Look& look, const Question& question, Pass& pass) {
+// How the classes are cut into spans and pieces, and how many of these are the sample.
+void cut_classes(const Executor& e, Look& look, const Question& question, Pass& pass) {
     const int n = look.prepared.n;
-    // Dense rows are expensive to read twice, and their radii need no good threshold: a small sample tells ties all over.
-    // Loose radii (a level that others follow) need the best threshold.
-    const int64_t every = look.source == &e.dense || e.deeper.empty() ? kSample : kLargeSample;
-    look.spans = spread(e.padded, every, std::max(kLeastSample, 2 * question.k));
+    look.spans = spread(e.padded, std::max(kLeastSample, 2 * question.k));
     look.threshold = std::vector<std::atomic<float>>(n);
     for (auto& t : look.threshold) t.store(-std::numeric_limits<float>::max());
     const int64_t spans = static_cast<int64_t>(look.spans.size()), chunks = (e.padded + kChunk - 1) / kChunk;
@@ -208,7 +204,7 @@ int64_t cut_classes(const Executor& e, Look& look, const Question& question, Pas
     look.piece_count = (spans + length - 1) / length;
     look.pieces.assign(static_cast<size_t>(n) * look.piece_count, Masses{});
     // An even number of pieces in the sample, for two threads to end together.
-    const int64_t first = spans > chunks ? 2 : ((chunks + every - 1) / every + length - 1) / length;
+    const int64_t first = spans > chunks ? 2 : ((chunks + kSample - 1) / kSample + length - 1) / length;
     look.sample_pieces = first > 2 ? first / 2 * 2 : first;
     look.sample = static_cast<size_t>(std::min(spans, look.sample_pieces * length));
     look.sample_size = 0;
@@ -216,7 +212,6 @@ int64_t cut_classes(const Executor& e, Look& look, const Question& question, Pas
     for (size_t s = 0; s < look.sample; look.sample_size += look.spans[s++].count) pass.places[s] = look.sample_size;
     pass.keep = !look.est.empty();
     if (!pass.keep) look.sampled.resize(static_cast<size_t>(n) * look.sample_size);
-    return every;
 }
 
 template <typename Work>
@@ -234,7 +229,7 @@ int64_t judge(const Executor& e, Look& look, const Question& question) {
     std::vector<Outlook> outlook(n, Outlook::narrow);
     if (!by_budget(e, look))
         each_query(look, [&](int q) {
-            if (question.k > 0) raise_threshold(e, look, q, question, true);
+            if (question.k > 0) raise_threshold(e, look, q, question);
             if (look.finish_densely[q].load() == 0) outlook[q] = refining(e, look, q, question);
             if (outlook[q] == Outlook::finish_densely) look.finish_densely[q].store(1);
         });
@@ -312,16 +307,11 @@ double bearable_hits_beforehand(const Executor& e, const Look& look, double byte
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone) {
     const int n = look.prepared.n;
     Pass pass{e, look, question, 1, false, {}};
-    const int64_t every = cut_classes(e, look, question, pass);
+    cut_classes(e, look, question, pass);
     // A sample of the classes first. The exact scores of its best estimates are a better threshold than the lower
     // ends of intervals, and it says early whether a query is better read densely.
     const double sample_bytes = look.source->bytes * static_cast<double>(look.sample_size) / static_cast<double>(e.padded) * n;
     const int sample_threads = sample_bytes < kSmallSample ? 1 : look.threads;
-    // Without a threshold nearly all of a large sample would be kept: a few of its pieces give it one.
-    if (every == kLargeSample && look.sample_pieces >= kFirstPieces * 4 && question.k > 0 && !by_budget(e, look)) {
-        pass.run(kFirstPieces, sample_threads);
-        each_query(look, [&](int q) { raise_threshold(e, look, q, question, false); });
-    }
     pass.run(look.sample_pieces, sample_threads);
     mark("look: sample");
     const int64_t wide = judge(e, look, question);

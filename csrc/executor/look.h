@@ -13,15 +13,7 @@
 namespace headlong {
 
 constexpr int64_t kChunk = 512;    // classes between two looks at the threshold
-constexpr int kGroupQueries = 64;  // queries that read level 0 together
-
-// One query as a deeper level wants it.
-struct DeeperQuery {
-    std::vector<int8_t> high, low;
-    std::vector<int32_t> offset;  // [segment][plane]
-    std::vector<float> step;      // [segment]
-    Radius radius;
-};
+constexpr int kGroupQueries = 64;  // queries that read codes together
 
 // How far the estimates of all classes are off: as one vector no longer than `length`, and each by `others` beside.
 struct Apart {
@@ -40,7 +32,6 @@ struct Prepared {
     std::vector<float> add;       // [query]: <centre, hidden>
     std::vector<Radius> radius;   // [query]
     std::vector<Apart> apart;         // [query], or empty where it is not known
-    std::vector<DeeperQuery> deeper;  // [query][level]
 };
 
 // Sums of exp(link(z) * beta - shift) over some classes.

@@ -1,5 +1,5 @@
 // What a look and a dense pass cost queries of a batch, in nanoseconds of one thread, about what one machine with AVX-512 takes,
-// used for ratios alone. No id and no logit goes by them. answer_batch.cpp, look.cpp, side_by_side/pass.cpp and normaliser/ decide
+// used for ratios alone. No id and no logit goes by them. answer_batch.cpp, look.cpp and normaliser/ decide
 // with them. How many candidates are too many is decided in executor/threshold.cpp, what is worth scoring in executor/look.cpp.
 #pragma once
 
@@ -10,7 +10,6 @@
 namespace headlong {
 
 constexpr double kProduct = 0.018;  // of a row's number, in a batch
-constexpr double kCloser = 0.7;     // what a byte of codes gathered costs in bytes of rows
 constexpr double kExponential = 2.1, kInterval = 3.2;  // of a class for one query, with all that both add to sums
 
 // A byte of so many, which small layers leave in a cache.
@@ -24,17 +23,14 @@ inline double dense_cost(const Matrix& m, double n) {
     return n > kRowQueries ? std::max(work, bytes) : work + bytes;
 }
 
-// A class that is looked at for one lane of many by so many bytes of codes.
-inline double lane_cost(double bytes) { return 0.7 + 0.006 * bytes; }
-
-// A class that is looked at more closely for one query, somewhere among the others.
+// A row that is read for one query, somewhere among the others.
 inline double hit_cost(double bytes) { return 25 + 0.1 * bytes; }
 
 // A class of a look at all of them for one query of a batch: its interval, what that adds to the sums, the products of its codes as
 // the level makes them on which the engine was compiled: another one that loads it decides alike, and gives the same proofs.
 inline double look_cost(const Executor& e) {
     const bool coded = e.preview.codes != nullptr;
-    const double products = static_cast<double>(coded ? 4 * e.preview.quads : e.preview.width);
+    const double products = static_cast<double>(coded ? 4 * e.preview.words : e.preview.width);
     return kInterval + kProduct * products * (coded ? e.code_product : 1);
 }
 
@@ -52,18 +48,9 @@ inline bool looks_cost_more(const Executor& e, size_t together) {
 // A class of one more pass over the intervals of a query, for its normaliser.
 constexpr double kPass = 2;
 
-// Classes that a query looked at more closely, by the bytes of their codes.
-inline double closer_cost(const Executor& e, double bytes) {
-    if (e.deeper.empty()) return 0;
-    const double each = static_cast<double>(e.deeper[0].bytes);
-    return bytes / each * hit_cost(each);
-}
-
-// What an answer took beside its look at all classes, of which there were so many bytes: rows, closer looks, passes.
-inline double cost_beside_look(const Executor& e, const Answer& answer, double look_bytes) {
-    const double rows = static_cast<double>(answer.rows);
-    return rows * hit_cost(e.row_bytes()) + closer_cost(e, answer.bytes - look_bytes - rows * e.row_bytes()) +
-           kPass * answer.passes * static_cast<double>(e.vocab);
+// What an answer took beside its look at all classes: rows, passes.
+inline double cost_beside_look(const Executor& e, const Answer& answer) {
+    return static_cast<double>(answer.rows) * hit_cost(e.row_bytes()) + kPass * answer.passes * static_cast<double>(e.vocab);
 }
 
 }  // namespace headlong

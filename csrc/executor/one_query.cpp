@@ -28,7 +28,7 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
     std::vector<Scored> scored;
     std::vector<float> est, upper;
     answer.best.clear();
-    if (question.k > 0 && !best_of(e, look, q, question.k, threads, answer.best, scored, est, upper, answer)) {
+    if (question.k > 0 && !best_of(e, look, q, question.k, threads, answer.best, scored, est, upper)) {
         answer.rows += static_cast<int64_t>(scored.size());
         answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
         return Status::finish_densely;

@@ -1,4 +1,4 @@
-// What is read of a matrix before its rows, coarse to fine: see plan.Plan. The arrays are borrowed and never changed.
+// What is read of a matrix before its rows: see plan.Plan. The arrays are borrowed and never changed.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace headlong {
 
 // The query's half of a summand of the radius, and which row of the slack it multiplies; see plan.Term.
-enum class TermKind : int { norm, quantised, rest, peaks, hidden, one };
-constexpr const char* kTermKinds[] = {"norm", "quantised", "rest", "peaks", "hidden", "one"};  // in this order
+enum class TermKind : int { norm, quantised, rest, peaks, one };
+constexpr const char* kTermKinds[] = {"norm", "quantised", "rest", "peaks", "one"};  // in this order
 
 struct Term {
     TermKind kind;
@@ -22,46 +22,31 @@ struct Term {
     double together = 0;  // errors of all classes are no longer than this times ‖x[start:stop]‖, as one vector; 0: not known
 };
 
-// A run of coordinates: where its codes are (32-bit words of each class side by side, or bytes of a row) and where the
-// query's halves for it (quads, or bytes).
+// A run of coordinates, and where its codes are: 32-bit words of each class side by side.
 struct Segment {
     int64_t start, stop;
-    int bits;
-    int64_t words, first_word, quads, first_quad;
-    bool fine = true;  // whether the query's second plane is read here: Level.planes
-    int32_t middle() const { return bits == 8 ? 128 : (1 << bits) - 1; }  // what a code is above its value
+    int64_t words, first_word;
 };
 
 // One way to look at all classes: interleaved codes, or the rows of a float matrix.
 struct Source {
     const uint8_t* codes = nullptr;
     std::vector<Segment> segments;
-    int64_t words = 0, quads = 0;
+    int64_t words = 0;
     const float* scale = nullptr;
-    std::vector<int32_t> sums;  // [segment, padded] of the 8-bit codes, where the kernels multiply by them alone: Kernels::summed
+    std::vector<int32_t> sums;  // [segment, padded] of the codes, where the kernels multiply by them alone: Kernels::summed
 
     const void* rows = nullptr;
     Kind kind = Kind::f32;
     int64_t width = 0;
 
-    bool rotated = false;  // reads x = (hidden - mean) @ rotation rather than the hidden vector
+    bool rotated = false;  // reads x = hidden @ rotation rather than the hidden vector
     const float* base = nullptr;
     std::vector<Slack> slack;
     std::vector<Term> terms;
     double bytes = 0;  // of a full pass
 };
 std::vector<int32_t> code_sums(const Source& source, int64_t padded);  // executor/code_sums.cpp
-
-// A finer look at single classes: codes row by row.
-struct Deeper {
-    const uint8_t* codes = nullptr;
-    int64_t bytes = 0, halves = 0;  // of a row, of the query's halves
-    std::vector<Segment> segments;
-    const float* scale = nullptr;
-    std::vector<Slack> slack;
-    std::vector<Term> terms;
-    bool adds = false;  // to the estimate of the level before, or replaces it
-};
 
 // A rotation [dim][width], kept as tiles of so many columns, each of which lies in memory without a gap: what is not in the caches is
 // read faster so than as a strip of each row.
@@ -79,15 +64,13 @@ struct Rotation {
 };
 
 struct Plan {
-    const double* mean = nullptr;  // x = (hidden - mean) @ rotation
-    Rotation rotation;
+    Rotation rotation;  // x = hidden @ rotation
     int64_t rotated_dim = 0;
     const double* centre = nullptr;  // <centre, hidden> joins every estimate
     int64_t budget = 0;              // rows that are scored instead of a proof
     double share = 0;                // of the classes beyond which a query is better read densely
     double code_product = 0;         // of an 8-bit code with both planes of a query, beside one of a row, in a batch
-    Source dense, preview;           // the rows themselves, and the first level
-    std::vector<Deeper> deeper;      // the others
+    Source dense, preview;           // the rows themselves, and their codes
     bool has_preview = false;
 };
 

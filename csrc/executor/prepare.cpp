@@ -1,4 +1,4 @@
-// A query as the levels want it: x = (hidden - mean) @ rotation, coded in two int8 planes, and its half of every radius.
+// A query as a look wants it: x = hidden @ rotation, coded in two int8 planes, and its half of every radius.
 #include <algorithm>
 
 #include "executor/query_codes.h"
@@ -9,11 +9,11 @@
 namespace headlong {
 namespace {
 
-// The codes of one query for the first level, or its float32 numbers for dense rows.
-void code_first(const Source& source, const std::vector<double>& x, int q, std::vector<double>& lost, Prepared& to) {
+// The codes of one query, or its float32 numbers for dense rows.
+void code(const Source& source, const std::vector<double>& x, int q, std::vector<double>& lost, Prepared& to) {
     for (size_t s = 0; source.codes != nullptr && s < source.segments.size(); ++s) {
         const Segment& seg = source.segments[s];
-        int8_t* plane = to.planes.data() + seg.first_quad * 8 * to.n + q * seg.quads * 8;
+        int8_t* plane = to.planes.data() + seg.first_word * 8 * to.n + q * seg.words * 8;
         const Coded coded = two_planes(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
             plane[j / 4 * 8 + j % 4] = high;
             plane[j / 4 * 8 + j % 4 + 4] = low;
@@ -25,33 +25,12 @@ void code_first(const Source& source, const std::vector<double>& x, int q, std::
         to.x[to.padded == 0 ? q * source.width + j : j * to.padded + q] = static_cast<float>(x[j]);
 }
 
-// The same for a deeper level, byte by byte of a row.
-void code_deeper(const Deeper& from, const std::vector<double>& x, std::vector<double>& lost, DeeperQuery& query) {
-    query.high.assign(from.halves + 64, 0);
-    query.low.assign(from.halves + 64, 0);
-    for (const Segment& seg : from.segments) {
-        const int shift = seg.bits == 8 ? 2 : seg.bits == 4 ? 3 : seg.bits == 2 ? 4 : 5;  // 2^shift coordinates share a word
-        const Coded coded = two_planes(x, seg, lost, [&](int64_t j, int8_t high, int8_t low) {
-            const int64_t group = (j & ((int64_t{1} << shift) - 1)) / 4;
-            const int64_t at = seg.first_quad + group * seg.words + (j >> shift) * 4 + j % 4;
-            query.high[at] = high;
-            query.low[at] = low;
-        });
-        query.step.push_back(coded.step);
-        query.offset.insert(query.offset.end(), coded.offset, coded.offset + 2);
-    }
-}
-
 void prepare_one(const Executor& e, const Source& source, int q, const double* rotated, Look& look) {
     Prepared& to = look.prepared;
     const double* h = &look.hidden[q * e.dim];
     std::vector<double> x(h, h + e.dim);
     Radius& radius = to.radius[q];
-    double norm = 0;
     if (source.rotated) {
-        if (e.mean != nullptr)
-            for (int64_t j = 0; j < e.dim; ++j) x[j] -= e.mean[j];
-        norm = std::sqrt(square_sum(x.data(), 0, e.dim));
         if (!e.rotation.tiles.empty()) x.assign(rotated, rotated + e.rotated_dim);
         if (e.centre != nullptr) {
             const double sum = sum_of(0, e.dim, [&](int64_t j) { return h[j] * e.centre[j]; });
@@ -60,20 +39,13 @@ void prepare_one(const Executor& e, const Source& source, int q, const double* r
         }
     }
     std::vector<double> lost(x.size(), 0.0);
-    code_first(source, x, q, lost, to);
-    for (size_t level = 0; source.rotated && level < e.deeper.size(); ++level) {
-        DeeperQuery& query = to.deeper[q * e.deeper.size() + level];
-        code_deeper(e.deeper[level], x, lost, query);
-        set_radius(e.deeper[level].terms, e.deeper[level].slack, halves_of(e.deeper[level].terms, x, lost, norm), query.radius);
-    }
+    code(source, x, q, lost, to);
     // Every product that float32 flushes towards zero is far below this.
     const float constant = radius.constant + 0x1p-100f;
-    const std::vector<double> halves = halves_of(source.terms, x, lost, norm);
+    const std::vector<double> halves = halves_of(source.terms, x, lost);
     set_radius(source.terms, source.slack, halves, radius);
     radius.constant = constant;
     if (!to.apart.empty()) set_apart(source.terms, source.slack, halves, x, radius, to.apart[q]);
-    for (size_t level = 0; level < to.deeper.size() / std::max(1, to.n); ++level)
-        to.deeper[q * e.deeper.size() + level].radius.constant = constant;
 }
 
 }  // namespace
@@ -88,19 +60,15 @@ void Rotation::assign(const void* matrix, Kind stored, int64_t rows, int64_t col
             std::copy_n(from + (j * width + t * kTile) * item(), columns(t) * item(), to);
 }
 
-// x = (hidden - mean) @ rotation of all queries, its tiles shared out among the threads; empty without a rotation.
+// x = hidden @ rotation of all queries, its tiles shared out among the threads; empty without a rotation.
 std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look) {
     if (!source.rotated || e.rotation.tiles.empty()) return {};
     const int64_t n = static_cast<int64_t>(look.rows.size());
-    Scratch<double> x(n * e.dim);
-    std::copy_n(look.hidden.data(), n * e.dim, x.data());
     std::vector<double> rotated(n * e.rotated_dim);
-    if (e.mean != nullptr)
-        for (int64_t i = 0; i < n * e.dim; ++i) x[i] -= e.mean[i % e.dim];
     Turns<int64_t> next;
     run_parallel(n * e.rotated_dim * e.dim > 65536 ? look.threads : 1, [&](int) {
         for (int64_t t = next++; t < e.rotation.count(); t = next++)
-            e.kernels->rotate(e.rotation.at(t), e.rotation.kind, e.rotation.columns(t), e.dim, 0, e.rotation.columns(t), x.data(), e.dim,
+            e.kernels->rotate(e.rotation.at(t), e.rotation.kind, e.rotation.columns(t), e.dim, 0, e.rotation.columns(t), look.hidden.data(), e.dim,
                               static_cast<int>(n), rotated.data() + t * Rotation::kTile, e.rotated_dim);
     });
     return rotated;
@@ -114,13 +82,12 @@ void prepare(const Executor& e, const Source& source, Look& look) {
     to.radius.assign(n, Radius{});
     const auto known = [](const Term& term) { return term.together > 0; };
     to.apart.resize(std::any_of(source.terms.begin(), source.terms.end(), known) ? n : 0);
-    to.deeper.resize(source.rotated ? n * e.deeper.size() : 0);
     look.parts.resize(static_cast<size_t>(n) * look.threads);
     look.finish_densely = std::vector<std::atomic<int>>(n);
     look.wanted.assign(n, 0);
     look.bytes.assign(n, 0);
     if (source.codes != nullptr) {
-        to.planes.assign(source.quads * 8 * n, 0);
+        to.planes.assign(source.words * 8 * n, 0);
         to.offset.resize(source.segments.size() * n * 2);
         to.step.resize(source.segments.size() * n);
     } else {
@@ -139,8 +106,8 @@ void prepare(const Executor& e, const Source& source, Look& look) {
     if (n != 1 || source.codes == nullptr || e.kernels->scan_one == nullptr) return;
     for (size_t s = 0; s < source.segments.size(); ++s) {
         const Segment& seg = source.segments[s];
-        to.strips.push_back({seg.first_word, seg.words, seg.bits, &to.planes[seg.first_quad * 8],
-                             {to.offset[2 * s], to.offset[2 * s + 1]}, to.step[s], source.scale + s * e.padded, seg.fine});
+        to.strips.push_back({seg.first_word, seg.words, &to.planes[seg.first_word * 8], {to.offset[2 * s], to.offset[2 * s + 1]}, to.step[s],
+                             source.scale + s * e.padded});
     }
 }
 

@@ -1,4 +1,4 @@
-// A query in int8 planes, and its halves of a radius: what one query and queries side by side share.
+// A query in int8 planes, and its halves of a radius.
 #pragma once
 
 #include <algorithm>
@@ -60,44 +60,35 @@ struct Coded {
     int32_t offset[2];
 };
 
-// x[start:stop] as step * (256 * high + low), low being 0 in a segment that is not fine, or step * high where there is one plane;
-// adds (x - x^)^2 to `lost`.
-// write(j, high, low) stores a coordinate.
-template <int Planes, typename Write>
-Coded int8_planes(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
-    constexpr double kLargest = Planes == 2 ? 32512 : 127;
+// x[start:stop] as step * (256 * high + low); (x - x^)^2 goes to `lost`. write(j, high, low) stores a coordinate.
+template <typename Write>
+Coded two_planes(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
+    constexpr double kLargest = 32512;
     const int64_t start = seg.start, stop = seg.stop;
     const double most = joined(start, stop, [&](int64_t j) { return std::fabs(x[j]); }, [](double a, double b) { return a < b ? b : a; });
     const float step = up(most / kLargest);
-    const int unit = Planes == 2 && !seg.fine ? 256 : 1;
-    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step / unit : 0, end = kLargest / unit;
+    const double inverse = step > 0 && std::isfinite(step) ? 1.0 / step : 0;
     int64_t sum[2] = {0, 0};
     for (int64_t j = start; j < stop; ++j) {
-        const int whole = unit * static_cast<int>(std::lrint(std::min(end, std::max(-end, x[j] * inverse))));
-        const int high = Planes == 2 ? (whole + 128) >> 8 : whole, low = Planes == 2 ? whole - high * 256 : 0;
+        const int whole = static_cast<int>(std::lrint(std::min(kLargest, std::max(-kLargest, x[j] * inverse))));
+        const int high = (whole + 128) >> 8, low = whole - high * 256;
         write(j - start, static_cast<int8_t>(high), static_cast<int8_t>(low));
         sum[0] += high;
         sum[1] += low;
         const double gap = x[j] - static_cast<double>(step) * whole;
-        lost[j] = std::max(lost[j], gap * gap);
+        lost[j] = gap * gap;
     }
-    return {step, {static_cast<int32_t>(seg.middle() * sum[0]), static_cast<int32_t>(seg.middle() * sum[1])}};
-}
-
-template <typename Write>
-Coded two_planes(const std::vector<double>& x, const Segment& seg, std::vector<double>& lost, const Write& write) {
-    return int8_planes<2>(x, seg, lost, write);
+    return {step, {static_cast<int32_t>(128 * sum[0]), static_cast<int32_t>(128 * sum[1])}};
 }
 
 // The query's half of each summand of a radius.
-inline std::vector<double> halves_of(const std::vector<Term>& terms, const std::vector<double>& x, const std::vector<double>& lost, double hidden) {
+inline std::vector<double> halves_of(const std::vector<Term>& terms, const std::vector<double>& x, const std::vector<double>& lost) {
     std::vector<double> halves;
     double rest = 0, peaks = 0;
     int64_t start = -1, stop = -1;  // of the pair that was split last
     for (const Term& term : terms) {
         double value = 1;
         if (term.kind == TermKind::norm) value = std::sqrt(square_sum(x.data(), term.start, term.stop));
-        if (term.kind == TermKind::hidden) value = hidden;
         if (term.kind == TermKind::quantised)
             value = std::sqrt(sum_of(term.start, term.stop, [&](int64_t j) { return lost[j]; }));
         if (term.kind == TermKind::rest || term.kind == TermKind::peaks) {

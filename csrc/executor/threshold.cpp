@@ -31,16 +31,6 @@ float kth_largest(const float* values, size_t n, size_t k) {
     return few[k - 1];
 }
 
-// Candidates among `seen` classes beyond which a query is better read densely. Where a deeper level sorts them out, many
-// more than would be scored: its codes take a quarter to a half of the bytes of a row.
-double bearable(const Executor& e, const Look& look, int64_t seen, int64_t k) {
-    const bool sorted_out = look.source == &e.preview && !e.deeper.empty();
-    const double most = (sorted_out ? std::max(e.share, 0.7) : e.share) * static_cast<double>(seen) + 8.0 * static_cast<double>(k) + 256;
-    if (!sorted_out) return most;
-    const double hits = bearable_hits(e, look, static_cast<double>(e.deeper[0].bytes)) * static_cast<double>(seen) / static_cast<double>(e.vocab);
-    return std::min(most, hits + 3 * std::sqrt(hits) + 2.0 * static_cast<double>(k) + 8);
-}
-
 // Whether a query has so many rivals for the k-th best that it is better read densely, judged by the estimates of the sample.
 bool too_many_rivals(const Executor& e, const Look& look, int q, int64_t seen, const Question& question, const float* est, size_t n) {
     const int64_t k = question.k;
@@ -115,8 +105,8 @@ void raise_to(std::atomic<float>& threshold, float value) {
 
 // Scores the k best estimates so far, takes their worst score as the threshold and drops what cannot reach it.
 // What counts is what reaches the threshold now: which thread came when decides nothing.
-// `judge`: a query with too many rivals is left to a dense pass.
-void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge) {
+// A query with too many rivals is left to a dense pass.
+void raise_threshold(const Executor& e, Look& look, int q, const Question& question) {
     if (look.finish_densely[q].load() != 0) return;
     std::atomic<float>& threshold = look.threshold[q];
     const float so_far = threshold.load();
@@ -137,7 +127,7 @@ void raise_threshold(const Executor& e, Look& look, int q, const Question& quest
             n += parts[t].upper[i] >= so_far;
         }
     if (n < k) return;
-    if ((look.source == &e.dense || e.deeper.empty()) && too_many_rivals(e, look, q, seen, question, est.data(), n)) {
+    if (too_many_rivals(e, look, q, seen, question, est.data(), n)) {
         look.finish_densely[q].store(1);
         return;
     }
@@ -148,7 +138,7 @@ void raise_threshold(const Executor& e, Look& look, int q, const Question& quest
     const float below = static_cast<float>(worst);
     raise_to(threshold, below > worst ? std::nextafterf(below, -std::numeric_limits<float>::infinity()) : below);
     const size_t open = drop_below(parts, look.threads, threshold.load());
-    if (judge && static_cast<double>(open) > bearable(e, look, seen, question.k)) look.finish_densely[q].store(1);
+    if (static_cast<double>(open) > e.share * static_cast<double>(seen) + 8.0 * static_cast<double>(question.k) + 256) look.finish_densely[q].store(1);
 }
 
 }  // namespace headlong

@@ -51,7 +51,7 @@ Status resolve(const Executor& e, Look& look, int q, const Question& question, i
 
 // executor/look.cpp, executor/threshold.cpp: looking at all classes
 void raise_to(std::atomic<float>& threshold, float value);
-void raise_threshold(const Executor& e, Look& look, int q, const Question& question, bool judge);
+void raise_threshold(const Executor& e, Look& look, int q, const Question& question);
 Look start_look(const Executor& e, const Source& source, const double* hidden, const std::vector<int64_t>& rows, int threads);
 void look_at_all(const Executor& e, Look& look, const Question& question, bool sample_alone = false);
 double part_of_dense(const Executor& e, const Look& look);
@@ -60,16 +60,14 @@ double most_rows(const Executor& e, const Look& look);
 double bearable_hits(const Executor& e, const Look& look, double bytes);
 double bearable_hits_beforehand(const Executor& e, const Look& look, double bytes);
 
-// executor/prepare.cpp: a query as the levels want it
+// executor/prepare.cpp: a query as a look wants it
 void prepare(const Executor& e, const Source& source, Look& look);
 std::vector<double> rotate_queries(const Executor& e, const Source& source, const Look& look);
 
 // executor/best_ids.cpp: ids and exact rows; executor/svd_softmax.cpp
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
 bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::vector<Scored>& best,
-                       std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper,
-                       Answer& answer, Known* known = nullptr);
-void look_deeper(const Executor& e, const Look& look, int q, int level, const int32_t* ids, int64_t count, float* est, float* rad);
+                       std::vector<Scored>& scored, std::vector<float>& est, std::vector<float>& upper, bool drawn = false);
 std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Interval& lse);
 Status resolve_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer);
 
@@ -81,8 +79,6 @@ double take_out(const Executor& e, Look& look, int q, const std::vector<Scored>&
 Interval normaliser(const Executor& e, const Look& look, int q, const Question& question, const std::vector<Scored>& scored,
                               const std::vector<float>& est, const std::vector<float>& upper);
 Scratch<float> radii(const Executor& e, const Look& look, int q, int threads);
-void read_deeper(const Executor& e, Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
-                           Scratch<float>& rad, Answer& answer);
 // normaliser/joint_error.cpp
 double rows_together(const Executor& e, const Look& look, int q, const Question& question);
 std::optional<Status> close_together(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& scored,
@@ -98,9 +94,8 @@ void score_near(const Executor& e, const double* hidden, const Weighed& w, std::
 void weigh(const Executor& e, const Look& look, int q, double beta, int threads, Weighed& w);
 bool score_widest(const Executor& e, Look& look, int q, float edge, double most, double beta, int threads, Weighed& w,
                   Scratch<double>& before, double* exact, std::vector<Scored>& scored);
-// normaliser/closer_looks.cpp: the deeper levels that pay first
-Wager look_where_it_pays(const Executor& e, Look& look, int q, double exact, double aim, const Rule& rule, double beta, int threads,
-                         Weighed& w, Answer& answer);
+// normaliser/widest_gaps.cpp: which of them
+Wager cheapest_wager(const Executor& e, const Weighed& w, double exact, double aim, const Rule& rule, int threads, Answer& answer);
 
 // normaliser/by_bet.cpp: the normaliser from a sample
 Status bet(const Executor& e, Look& look, int q, const Question& question, double used, int threads, std::vector<Scored>& scored,
@@ -110,14 +105,6 @@ std::vector<double> sample_terms(const Executor& e, const Look& look, int q, con
                                  const std::vector<double>& points, int threads, const TermOf& term, Answer& answer);
 
 // sampling/nucleus_from_intervals.cpp: the nucleus
-double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
-                            float* gap);
-void weigh_sides(const Executor& e, const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
-                       Scratch<double>& runs);
-bool widest_sides(const Executor& e, const Look& look, const Weighed& w, double claim, double target, double odds, int threads,
-                            const Known& known, std::vector<int32_t>& ids);
-void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
-                      Scratch<double>& runs, Answer& answer);
 Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
                                uint64_t key, int threads, Known& known, Answer& answer);
 
@@ -137,7 +124,6 @@ void start_knowing(const Executor& e, Look& look, int q, int threads, Known& kno
 bool find_best(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
                     Answer& answer);
 void score_known(const Executor& e, Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer);
-void read_on(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer);
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule);
 Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw);
 bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,

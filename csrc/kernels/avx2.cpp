@@ -233,29 +233,14 @@ inline void ask_ahead(const uint8_t* from) {
     for (int line = 0; line < 4; ++line) _mm_prefetch(reinterpret_cast<const char*>(from) + line * 64, _MM_HINT_T1);
 }
 
-#include "kernels/avx2_shared.inl"
-
-#include "kernels/avx2_few_bits.inl"
 #include "kernels/avx2_eight_bits.inl"
 
-template <bool Both>
-ScanHalf few_bits(int bits) {
-    return bits == 4 ? scan_half<4, Both> : bits == 2 ? scan_half<2, Both> : scan_half<1, Both>;
-}
-
-void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
-             const float* step, const float* scale, const float* base, const float* add, int n, float* est,
-             int64_t stride) {
-    if (bits == 8) return scan_bytes(block, words, planes, step, scale, base, add, n, est, stride);
-    scan_halves(few_bits<true>(bits), block, words, bits, planes, offset, step, scale, base, add, n, est, stride);
-}
-
-// Short strips of 8 bits are joined once for all blocks.
+// Short strips are joined once for all blocks.
 void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks, const Strip* strips, int64_t count, const float* base,
               float add, float* est) {
     constexpr int64_t kMost = 8;
     int32_t joined[kMost][2 * kWordsJoined + 2], offset[kMost];
-    const auto kept = [&](int64_t s) { return s < kMost && strips[s].bits == 8 && strips[s].words <= kWordsJoined; };
+    const auto kept = [&](int64_t s) { return s < kMost && strips[s].words <= kWordsJoined; };
     for (int64_t s = 0; s < count; ++s)
         if (kept(s)) offset[s] = join_words(strips[s].planes, strips[s].words, joined[s]);
     for (int64_t c = first; c < first + 64 * blocks; c += 64, est += 64)
@@ -263,13 +248,8 @@ void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks
             const Strip& strip = strips[s];
             const uint8_t* block = codes + (c * words + strip.first_word * 64) * 4;
             const float* from = s == 0 ? base + c : nullptr;
-            if (!strip.fine && strip.bits < 8) {
-                scan_halves(few_bits<false>(strip.bits), block, strip.words, strip.bits, strip.planes, strip.offset, &strip.step, strip.scale + c,
-                            from, &add, 1, est, 64);
-                continue;
-            }
             if (!kept(s)) {
-                scan_u8(block, strip.words, strip.bits, nullptr, strip.planes, strip.offset, &strip.step, strip.scale + c, from, &add, 1, est, 64);
+                scan_u8(block, strip.words, nullptr, strip.planes, strip.offset, &strip.step, strip.scale + c, from, &add, 1, est, 64);
                 continue;
             }
             __m256i sums[8];
@@ -278,55 +258,6 @@ void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks
         }
 }
 
-// As numbers of 16 bits: only codes of fewer than 8 bits do not saturate the 8-bit instruction.
-template <int Bits>
-inline void add_products(__m256i& sum, __m256i codes, __m256i x) {
-    if constexpr (Bits == 8) {
-        const auto low = [](__m256i v) { return _mm256_castsi256_si128(v); };
-        const auto high = [](__m256i v) { return _mm256_extracti128_si256(v, 1); };
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_cvtepu8_epi16(low(codes)), _mm256_cvtepi8_epi16(low(x))));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_cvtepu8_epi16(high(codes)), _mm256_cvtepi8_epi16(high(x))));
-    } else {
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)));
-    }
-}
-
-// ---- queries side by side ----
-
-#include "kernels/common/batch_maths_8_wide.inl"
-
-// 16-bit products of bytes taken apart, because the 8-bit instruction saturates.
-template <int L>
-struct LaneOps;
-
-template <>
-struct LaneOps<8> : LaneMaths {
-    static constexpr bool centred = true;
-    using X = __m256i;
-    static X take(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-    // The sign of a code goes to the number that it multiplies, so that bytes without a sign multiply bytes with one. Two products of
-    // a code and of a number within 127 fit 16 bits. Bits that are turned twice let the compiler read codes into all lanes at once.
-    static I dots(I sum, uint32_t code, X x) {
-        const __m256i codes = _mm256_set1_epi32(static_cast<int>(code ^ 0x80808080u)) ^ _mm256_set1_epi8(-128);
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
-        return sum + (I)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    }
-};
-
-#include "kernels/common/batch.inl"
-
-// Read into all lanes at once and taken out there; they have no sign.
-template <>
-struct FewBits<LaneOps<8>> {
-    using I = LaneOps<8>::I;
-    static __m256i take(uint32_t word, int shift, uint32_t mask) {
-        const __m256i words = _mm256_srl_epi32(_mm256_set1_epi32(static_cast<int>(word)), _mm_cvtsi32_si128(shift));
-        return _mm256_and_si256(words, _mm256_set1_epi32(static_cast<int>(mask)));
-    }
-    static I dots(I sum, __m256i codes, __m256i x) { return sum + (I)_mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), _mm256_set1_epi16(1)); }
-};
-
-#include "kernels/common/batch_8_wide.inl"
 #include "kernels/common/table.inl"
 
 }  // namespace
@@ -335,7 +266,7 @@ const uint64_t avx2_features = compiled_features();
 
 const Kernels* avx2_kernels() {
     static constexpr Kernels table = [] {
-        Kernels own = table_of("avx2", scan_u8, dot_codes, 0.75);
+        Kernels own = table_of("avx2", scan_u8, 0.75);
         own.scan_one = scan_one;
         return own;
     }();

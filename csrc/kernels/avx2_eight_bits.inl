@@ -2,6 +2,13 @@
 // the products, since the 8-bit instruction saturates. The sum is that of the planes, and so is what float32 makes of it. Included
 // inside the anonymous namespace of kernels/avx2.cpp.
 
+// From products to estimates: those of a first segment begin with `base` and `add`, others add up.
+inline void put_eight(__m256 dots, float step, const float* scale, const float* base, float add, float* est) {
+    const __m256 unit = _mm256_mul_ps(_mm256_loadu_ps(scale), _mm256_set1_ps(step));
+    const __m256 start = base == nullptr ? _mm256_loadu_ps(est) : _mm256_add_ps(_mm256_loadu_ps(base), _mm256_set1_ps(add));
+    _mm256_storeu_ps(est, _mm256_fmadd_ps(dots, unit, start));
+}
+
 constexpr int64_t kWordsJoined = 128;  // 512 products of 128 and 128 * 255 at the most, less their offset, fit 32 bits
 
 // The joined numbers of some words, [word][coordinates 0 and 2, 1 and 3], and 128 times their sum.
@@ -113,8 +120,8 @@ void scan_long(const uint8_t* block, bool ahead, int64_t words, const int8_t* pl
     }
 }
 
-void scan_bytes(const uint8_t* block, int64_t words, const int8_t* planes, const float* step, const float* scale, const float* base,
-                const float* add, int n, float* est, int64_t stride) {
+void scan_u8(const uint8_t* block, int64_t words, const int32_t*, const int8_t* planes, const int32_t*, const float* step, const float* scale,
+             const float* base, const float* add, int n, float* est, int64_t stride) {
     const bool once = words <= kWordsJoined;
     int q = 0;
     const auto some = [&](const auto& scan, int width) {

@@ -68,97 +68,6 @@ int64_t survivors(const float* est, const float* rad, int64_t n, float tau, int3
     return count;
 }
 
-// ---- queries side by side ----
-
-template <int L>
-struct LaneOps;
-
-template <>
-struct LaneOps<16> {
-    static constexpr bool centred = false;
-    typedef float F __attribute__((vector_size(64)));
-    typedef int32_t I __attribute__((vector_size(64)));
-    using X = __m512i;
-    static X take(const int8_t* from) { return _mm512_loadu_si512(from); }
-    static I dots(I sum, uint32_t code, X x) {
-        __m512i all = (__m512i)sum;
-        add_dots(all, _mm512_set1_epi32(static_cast<int>(code)), x);
-        return (I)all;
-    }
-    static F least(F a, F b) { return (F)_mm512_min_ps((__m512)a, (__m512)b); }
-    static F most(F a, F b) { return (F)_mm512_max_ps((__m512)a, (__m512)b); }
-    static uint32_t not_below(F a, F b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NLT_UQ); }
-    static uint32_t negative(F a) { return _mm512_cmp_ps_mask((__m512)a, _mm512_setzero_ps(), _CMP_LT_OQ); }
-    static float sum(F a) { return _mm512_reduce_add_ps((__m512)a); }
-    static F power(F y) {
-        const __m512 x = _mm512_max_ps(_mm512_set1_ps(-100.f), (__m512)y);  // the second where one is no number
-        const F f = (F)_mm512_reduce_ps(x, 0x09);                         // what is above the next whole number below
-        const F p = ((f * 0.0780245587f + 0.226067454f) * f + 0.695833266f) * f + 0.999925256f;
-        return (F)_mm512_scalef_ps((__m512)p, x);
-    }
-};
-
-template <>
-struct LaneOps<8> {
-    static constexpr bool centred = false;
-    typedef float F __attribute__((vector_size(32)));
-    typedef int32_t I __attribute__((vector_size(32)));
-    using X = __m256i;
-    static X take(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
-    static I dots(I sum, uint32_t code, X x) {
-        __m256i all = (__m256i)sum, u = _mm256_set1_epi32(static_cast<int>(code));
-        __asm__("vpdpbusd %2, %1, %0" : "+v"(all) : "v"(u), "v"(x));
-        return (I)all;
-    }
-    static F least(F a, F b) { return (F)_mm256_min_ps((__m256)a, (__m256)b); }
-    static F most(F a, F b) { return (F)_mm256_max_ps((__m256)a, (__m256)b); }
-    static uint32_t not_below(F a, F b) { return _mm256_cmp_ps_mask((__m256)a, (__m256)b, _CMP_NLT_UQ); }
-    static uint32_t negative(F a) { return _mm256_cmp_ps_mask((__m256)a, _mm256_setzero_ps(), _CMP_LT_OQ); }
-    static float sum(F a) {
-        const __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)a), _mm256_extractf128_ps((__m256)a, 1));
-        const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
-        return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
-    }
-    static F power(F y) {
-        const __m256 x = _mm256_max_ps(_mm256_set1_ps(-100.f), (__m256)y);
-        const F f = (F)_mm256_reduce_ps(x, 0x09);
-        const F p = ((f * 0.0780245587f + 0.226067454f) * f + 0.695833266f) * f + 0.999925256f;
-        return (F)_mm256_scalef_ps((__m256)p, x);
-    }
-};
-
-#include "kernels/common/batch.inl"
-
-void batch_scan(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes, float* est) {
-    switch (lanes) {
-        case 8: return batch_tiles<8, 16, 1>(rows, passes, count, base, add, lanes, 0, est);
-        case 16: return batch_tiles<16, 16, 1>(rows, passes, count, base, add, lanes, 0, est);
-        case 32: return batch_tiles<16, 8, 2>(rows, passes, count, base, add, lanes, 0, est);
-        case 48: return batch_tiles<16, 8, 3>(rows, passes, count, base, add, lanes, 0, est);
-        default: return batch_tiles<16, 6, 4>(rows, passes, count, base, add, lanes, 0, est);
-    }
-}
-
-void batch_weigh(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state) {
-    switch (look.lanes) {
-        case 8: return lanes_weigh_some<8, 1>(look, radius, rows, est, state);
-        case 16: return lanes_weigh_some<16, 1>(look, radius, rows, est, state);
-        case 32: return lanes_weigh_some<16, 2>(look, radius, rows, est, state);
-        case 48: return lanes_weigh_some<16, 3>(look, radius, rows, est, state);
-        default: return lanes_weigh_some<16, 4>(look, radius, rows, est, state);
-    }
-}
-
-void batch_largest(const float* est, int64_t count, int lanes, float* out) {
-    if (lanes == 8) lanes_largest_some<8>(est, count, lanes, out);
-    else lanes_largest_some<16>(est, count, lanes, out);
-}
-
-void batch_sums(const LaneLook& look, const float* est, int64_t count, int lanes, double* out) {
-    if (lanes == 8) lanes_sums_some<8>(look, est, count, lanes, out);
-    else lanes_sums_some<16>(look, est, count, lanes, out);
-}
-
 }  // namespace
 
 const uint64_t avx512_features = compiled_features();
@@ -166,9 +75,9 @@ const uint64_t avx512_features = compiled_features();
 const Kernels* avx512_kernels() {
     static const Kernels table = {
         "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
-        largest_double_of, dot_codes, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
+        largest_double_of, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
         gaps_of, below_of, sides_of, split_of, lower_above, survivors, noise_of, high_words_of, gumbel_keys_of, encode_row_of, row_norm_of,
-        link_lse_of, link_at_of, link_gradient_of, batch_scan, batch_weigh, batch_largest, batch_sums, read_of, scan_one, false, 0.5};
+        link_lse_of, link_at_of, link_gradient_of, read_of, scan_one, false, 0.5};
     return &table;
 }
 

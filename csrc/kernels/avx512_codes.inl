@@ -1,4 +1,4 @@
-// Int8 and few-bit codes of all classes against a query's planes, in AVX-512 with VNNI. Included inside the anonymous namespace of
+// Int8 codes of all classes against a query's planes, in AVX-512 with VNNI. Included inside the anonymous namespace of
 // kernels/avx512.cpp.
 
 // 64 classes lie side by side, four coordinates of each in one 32-bit lane.
@@ -11,7 +11,7 @@ inline void add_dots(__m512i& sum, __m512i codes, __m512i x) {
 // N queries against M x 16 classes: 2 N M sums stay in registers, and the codes of a few classes in the first cache
 // while all queries of the block pass over them. `ahead`, if any: the whole block's codes some bytes further, read once and in
 // order: the hardware stops at every page and foresees half a block at a time badly; this does not (and never faults).
-template <int Bits, int N, int M>
+template <int N, int M>
 void scan_some(const uint8_t* block, const uint8_t* ahead, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
                const float* scale, const float* base, const float* add, float* est, int64_t stride) {
     __m512i high[N][M], low[N][M];
@@ -19,30 +19,21 @@ void scan_some(const uint8_t* block, const uint8_t* ahead, int64_t words, const 
     for (int q = 0; q < N; ++q)
         #pragma GCC unroll 16
         for (int v = 0; v < M; ++v) high[q][v] = low[q][v] = _mm512_setzero_si512();
-    constexpr int kGroups = 8 / Bits;
-    const __m512i mask = _mm512_set1_epi8(static_cast<char>((1 << Bits) - 1));
     for (int64_t j = 0; j < words; ++j) {
         __m512i code[M];
         #pragma GCC unroll 16
         for (int v = 0; v < M; ++v) code[v] = _mm512_loadu_si512(block + j * 256 + v * 64);
         if (M == 4 || ahead != nullptr)
             for (int line = 0; line < 4; ++line) _mm_prefetch(reinterpret_cast<const char*>(ahead) + j * 256 + line * 64, _MM_HINT_T1);
-        #pragma GCC unroll 8
-        for (int g = 0; g < kGroups; ++g) {
-            __m512i u[M];
+        #pragma GCC unroll 16
+        for (int q = 0; q < N; ++q) {
+            int32_t x[2];
+            std::memcpy(x, planes + (q * words + j) * 8, 8);
+            __m512i x0 = _mm512_set1_epi32(x[0]), x1 = _mm512_set1_epi32(x[1]);
             #pragma GCC unroll 16
-            for (int v = 0; v < M; ++v)
-                u[v] = Bits == 8 ? code[v] : _mm512_and_si512(_mm512_srli_epi32(code[v], g * Bits), mask);
-            #pragma GCC unroll 16
-            for (int q = 0; q < N; ++q) {
-                int32_t x[2];
-                std::memcpy(x, planes + ((q * words + j) * kGroups + g) * 8, 8);
-                __m512i x0 = _mm512_set1_epi32(x[0]), x1 = _mm512_set1_epi32(x[1]);
-                #pragma GCC unroll 16
-                for (int v = 0; v < M; ++v) {
-                    add_dots(high[q][v], u[v], x0);
-                    add_dots(low[q][v], u[v], x1);
-                }
+            for (int v = 0; v < M; ++v) {
+                add_dots(high[q][v], code[v], x0);
+                add_dots(low[q][v], code[v], x1);
             }
         }
     }
@@ -51,7 +42,6 @@ void scan_some(const uint8_t* block, const uint8_t* ahead, int64_t words, const 
         __m512i o0 = _mm512_set1_epi32(offset[2 * q]), o1 = _mm512_set1_epi32(offset[2 * q + 1]);
         #pragma GCC unroll 16
         for (int v = 0; v < M; ++v) {
-            if (Bits < 8) high[q][v] = _mm512_slli_epi32(high[q][v], 1), low[q][v] = _mm512_slli_epi32(low[q][v], 1);
             __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(high[q][v], o0));
             __m512 b = _mm512_cvtepi32_ps(_mm512_sub_epi32(low[q][v], o1));
             __m512 dot = _mm512_fmadd_ps(a, _mm512_set1_ps(256.f), b);
@@ -64,44 +54,28 @@ void scan_some(const uint8_t* block, const uint8_t* ahead, int64_t words, const 
     }
 }
 
-template <int Bits>
-void scan_bits(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
-               const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
+void scan_u8(const uint8_t* block, int64_t words, const int32_t*, const int8_t* planes, const int32_t* offset, const float* step,
+             const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
     const uint8_t* ahead = block + kReadAhead;
-    switch (n) {
-        case 2: return scan_some<Bits, 2, 4>(block, ahead, words, planes, offset, step, scale, base, add, est, stride);
-        case 3:
-            if (Bits == 8) return scan_some<Bits, 3, 4>(block, ahead, words, planes, offset, step, scale, base, add, est, stride);
-            break;
-        default: break;
-    }
+    if (n == 2) return scan_some<2, 4>(block, ahead, words, planes, offset, step, scale, base, add, est, stride);
+    if (n == 3) return scan_some<3, 4>(block, ahead, words, planes, offset, step, scale, base, add, est, stride);
     for (int v = 0; v < 4; v += 2) {
         const uint8_t* half = block + 64 * v;
         const float *unit = scale + 16 * v, *from = base == nullptr ? nullptr : base + 16 * v;
         int q = 0;
         auto group = [&](auto some, int width) {
-            some(half, v + q == 0 ? ahead : nullptr, words, planes + q * words * (64 / Bits), offset + 2 * q, step + q, unit, from, add + q,
+            some(half, v + q == 0 ? ahead : nullptr, words, planes + q * words * 8, offset + 2 * q, step + q, unit, from, add + q,
                  est + q * stride + 16 * v, stride);
             q += width;
         };
-        while (q + 6 <= n) group(scan_some<Bits, 6, 2>, 6);
-        if (n - q >= 4) group(scan_some<Bits, 4, 2>, 4);
-        if (n - q >= 2) group(scan_some<Bits, 2, 2>, 2);
-        if (n - q == 1) group(scan_some<Bits, 1, 2>, 1);
+        while (q + 6 <= n) group(scan_some<6, 2>, 6);
+        if (n - q >= 4) group(scan_some<4, 2>, 4);
+        if (n - q >= 2) group(scan_some<2, 2>, 2);
+        if (n - q == 1) group(scan_some<1, 2>, 1);
     }
 }
 
-void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
-             const float* step, const float* scale, const float* base, const float* add, int n, float* est,
-             int64_t stride) {
-    const auto scan = bits == 8 ? scan_bits<8> : bits == 4 ? scan_bits<4> : bits == 2 ? scan_bits<2> : scan_bits<1>;
-    scan(block, words, planes, offset, step, scale, base, add, n, est, stride);
-}
-
-template <int Bits>
 inline void add_strip(const uint8_t* block, const Strip& strip, const float* scale, __m512 (&est)[4]) {
-    constexpr int kGroups = 8 / Bits;
-    const __m512i mask = _mm512_set1_epi8(static_cast<char>((1 << Bits) - 1));
     __m512i high[4], low[4];
     #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) high[v] = low[v] = _mm512_setzero_si512();
@@ -109,25 +83,20 @@ inline void add_strip(const uint8_t* block, const Strip& strip, const float* sca
         const uint8_t* at = block + j * 256;
         #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) _mm_prefetch(reinterpret_cast<const char*>(at) + v * 64 + kReadAhead, _MM_HINT_T1);
-        #pragma GCC unroll 8
-        for (int g = 0; g < kGroups; ++g) {
-            int32_t x[2];
-            std::memcpy(x, strip.planes + (j * kGroups + g) * 8, 8);
-            const __m512i x0 = _mm512_set1_epi32(x[0]), x1 = _mm512_set1_epi32(x[1]);
-            #pragma GCC unroll 4
-            for (int v = 0; v < 4; ++v) {
-                const __m512i code = _mm512_loadu_si512(at + v * 64);
-                const __m512i u = Bits == 8 ? code : _mm512_and_si512(_mm512_srli_epi32(code, g * Bits), mask);
-                add_dots(high[v], u, x0);
-                add_dots(low[v], u, x1);
-            }
+        int32_t x[2];
+        std::memcpy(x, strip.planes + j * 8, 8);
+        const __m512i x0 = _mm512_set1_epi32(x[0]), x1 = _mm512_set1_epi32(x[1]);
+        #pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) {
+            const __m512i code = _mm512_loadu_si512(at + v * 64);
+            add_dots(high[v], code, x0);
+            add_dots(low[v], code, x1);
         }
     }
     const __m512i o0 = _mm512_set1_epi32(strip.offset[0]), o1 = _mm512_set1_epi32(strip.offset[1]);
     const __m512 step = _mm512_set1_ps(strip.step);
     #pragma GCC unroll 4
     for (int v = 0; v < 4; ++v) {
-        if (Bits < 8) high[v] = _mm512_slli_epi32(high[v], 1), low[v] = _mm512_slli_epi32(low[v], 1);
         const __m512 a = _mm512_cvtepi32_ps(_mm512_sub_epi32(high[v], o0)), b = _mm512_cvtepi32_ps(_mm512_sub_epi32(low[v], o1));
         const __m512 unit = _mm512_mul_ps(_mm512_loadu_ps(scale + 16 * v), step);
         est[v] = _mm512_fmadd_ps(_mm512_fmadd_ps(a, _mm512_set1_ps(256.f), b), unit, est[v]);
@@ -141,50 +110,8 @@ void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks
         __m512 sum[4];
         #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) sum[v] = _mm512_add_ps(_mm512_loadu_ps(base + c + 16 * v), _mm512_set1_ps(add));
-        for (int64_t s = 0; s < count; ++s) {
-            const uint8_t* at = block + strips[s].first_word * 256;
-            const float* scale = strips[s].scale + c;
-            switch (strips[s].bits) {
-                case 8: add_strip<8>(at, strips[s], scale, sum); break;
-                case 4: add_strip<4>(at, strips[s], scale, sum); break;
-                case 2: add_strip<2>(at, strips[s], scale, sum); break;
-                default: add_strip<1>(at, strips[s], scale, sum);
-            }
-        }
+        for (int64_t s = 0; s < count; ++s) add_strip(block + strips[s].first_word * 256, strips[s], strips[s].scale + c, sum);
         #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) _mm512_storeu_ps(est + 16 * v, sum[v]);
     }
-}
-
-template <int Bits>
-void dot_bits(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, const int8_t* high,
-              const int8_t* low, int32_t* dots) {
-    constexpr int kTimes = Bits == 8 ? 1 : 2;
-    const __m512i few = _mm512_set1_epi8(static_cast<char>((1 << Bits) - 1));
-    for (int64_t j = 0; j < n; ++j) {
-        if (j + 4 < n)
-            for (int64_t i = 0; i < count; i += 64)
-                _mm_prefetch(reinterpret_cast<const char*>(codes + ids[j + 4] * stride + i), _MM_HINT_T0);
-        const uint8_t* row = codes + ids[j] * stride;
-        __m512i a = _mm512_setzero_si512(), b = a;
-        for (int64_t i = 0; i < count; i += 64) {
-            const int64_t left = count - i;
-            const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
-            __m512i code = _mm512_maskz_loadu_epi8(mask, row + i);
-            #pragma GCC unroll 8
-            for (int g = 0; g < 8 / Bits; ++g) {
-                const __m512i u = Bits == 8 ? code : _mm512_and_si512(_mm512_srli_epi32(code, g * Bits), few);
-                add_dots(a, u, _mm512_maskz_loadu_epi8(mask, high + g * count + i));
-                add_dots(b, u, _mm512_maskz_loadu_epi8(mask, low + g * count + i));
-            }
-        }
-        dots[2 * j] = kTimes * _mm512_reduce_add_epi32(a);
-        dots[2 * j + 1] = kTimes * _mm512_reduce_add_epi32(b);
-    }
-}
-
-void dot_codes(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, int bits,
-               const int8_t* high, const int8_t* low, int32_t* dots) {
-    const auto dot = bits == 8 ? dot_bits<8> : bits == 4 ? dot_bits<4> : bits == 2 ? dot_bits<2> : dot_bits<1>;
-    dot(codes, stride, ids, n, count, high, low, dots);
 }

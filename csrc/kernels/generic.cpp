@@ -28,14 +28,6 @@ inline F fused(F a, F b, F c) { return a * b + c; }
 
 #include "kernels/common/row_products_4_wide.inl"
 
-inline uint32_t lane_bits(I mask) {
-    uint32_t bits = 0;
-    for (int i = 0; i < 4; ++i) bits |= static_cast<uint32_t>(mask[i] != 0) << i;
-    return bits;
-}
-
-#include "kernels/common/batch_maths_4_wide.inl"
-
 template <typename To, typename From>
 inline To as(From from) {
     To to;
@@ -85,17 +77,10 @@ struct Dots {
         std::memcpy(&x, planes, sizeof x / 2);
         return x;
     }
-    template <int Bits, int Group>
-    static Codes take(Codes word) {
-        typedef uint32_t W __attribute__((vector_size(16)));
-        if constexpr (Bits == 8) return word;
-        return as<I>(as<W>(word) >> (Bits * Group)) & static_cast<int32_t>(0x01010101u * ((1u << Bits) - 1));
-    }
     template <int At>
     static void add(Sum& sum, Codes codes, X x) {
         sum = dots_of(sum, codes, apart(I{} + x[At]));
     }
-    static void add_all(Sum& sum, Codes codes, const int8_t* planes) { sum = dots_of(sum, codes, apart(load(planes))); }
     static I total(Sum sum) { return sum; }
     template <int M>
     static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) {
@@ -106,31 +91,12 @@ struct Dots {
 
 #include "kernels/common/scan_codes_4_wide.inl"
 
-// ---- queries side by side ----
-
-template <int L>
-struct LaneOps;
-
-template <>
-struct LaneOps<4> : LaneMaths {
-    using X = Signed;
-    static constexpr bool centred = false;
-    static X take(const int8_t* from) {
-        I bytes;
-        std::memcpy(&bytes, from, sizeof bytes);
-        return apart(bytes);
-    }
-    static I dots(I sum, uint32_t code, const X& x) { return dots_of(sum, I{} + static_cast<int32_t>(code), x); }
-};
-
-#include "kernels/common/batch.inl"
-#include "kernels/common/batch_4_wide.inl"
 #include "kernels/common/table.inl"
 
 }  // namespace
 
 const Kernels* generic_kernels() {
-    static constexpr Kernels table = table_of("generic", scan_u8, dot_codes, 1.25);
+    static constexpr Kernels table = table_of("generic", scan_u8, 1.25);
     return &table;
 }
 

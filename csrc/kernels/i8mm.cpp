@@ -18,13 +18,10 @@ struct Dots : ByteVectors {
     static constexpr int most = 4;
     static constexpr bool centred = false;
 
-    template <int Bits, int Group>
-    static Codes take(Codes word) { return codes_of<Bits, Group>(word); }
     template <int At>
     static void add(Sum& sum, Codes codes, X x) {
         sum = vusdotq_laneq_s32(sum, codes, x, At);
     }
-    static void add_all(Sum& sum, Codes codes, const int8_t* planes) { sum = vusdotq_s32(sum, codes, vld1q_s8(planes)); }
     static I total(Sum sum) { return (I)sum; }
 };
 
@@ -36,7 +33,7 @@ struct Dots : ByteVectors {
 inline uint8x16_t first_two(uint8x16_t a, uint8x16_t b) { return (uint8x16_t)vzip1q_u32((uint32x4_t)a, (uint32x4_t)b); }
 inline uint8x16_t last_two(uint8x16_t a, uint8x16_t b) { return (uint8x16_t)vzip2q_u32((uint32x4_t)a, (uint32x4_t)b); }
 
-template <int Bits, int N, int M>
+template <int N, int M>
 struct Pairs {
     int32x4_t sum[N][2 * M];  // high and low of a class, high and low of its neighbour
 
@@ -52,59 +49,33 @@ struct Pairs {
         }
     }
 
-    template <int Group>
-    inline void groups_of(const uint8x16_t (&word)[M], const int8x16_t (&x)[N]) {
-        uint8x16_t a[M], b[M];
-#pragma GCC unroll 4
-        for (int v = 0; v < M; ++v) a[v] = codes_of<Bits, Group>(word[v]), b[v] = codes_of<Bits, Group + 1>(word[v]);
-        step(a, b, x);
-    }
-
     inline void words_of(const uint8_t* block, int64_t words, const int8_t* planes) {
-        constexpr int kGroups = 8 / Bits;
         constexpr int64_t kNext = 4 * kBlock;  // bytes from a word to the next
         const uint8x16_t planes_apart = {0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15};  // high, low, high, low
-        uint8x16_t word[M];
+        uint8x16_t word[M], other[M];
         int8x16_t x[N];
-        const auto next = [&](int64_t at) {
-#pragma GCC unroll 8
-            for (int q = 0; q < N; ++q) x[q] = vqtbl1q_s8(vld1q_s8(planes + q * words * kGroups * 8 + at), planes_apart);
-        };
         int64_t j = 0;
-        if constexpr (Bits == 8) {
-            uint8x16_t other[M];
-            for (; j + 2 <= words; j += 2) {
-                next(j * 8);
+        for (; j + 2 <= words; j += 2) {
+#pragma GCC unroll 8
+            for (int q = 0; q < N; ++q) x[q] = vqtbl1q_s8(vld1q_s8(planes + (q * words + j) * 8), planes_apart);
 #pragma GCC unroll 4
-                for (int v = 0; v < M; ++v) word[v] = vld1q_u8(block + 16 * v), other[v] = vld1q_u8(block + kNext + 16 * v);
-                block += 2 * kNext;
-                step(word, other, x);
-            }
-            if (j < words) {
-                for (int q = 0; q < N; ++q) x[q] = vqtbl1q_s8(Dots::half(planes + (q * words + j) * 8), planes_apart);
-                load_vectors<M>(block, kNext, word);
-                step(word, word, x);  // the second half of x is 0
-            }
-        } else {
-            for (; j < words; ++j) {
-                load_vectors<M>(block, kNext, word);
-                next(j * kGroups * 8), groups_of<0>(word, x);
-                if constexpr (Bits < 4) next(j * kGroups * 8 + 16), groups_of<2>(word, x);
-                if constexpr (Bits < 2) {
-                    next(j * kGroups * 8 + 32), groups_of<4>(word, x);
-                    next(j * kGroups * 8 + 48), groups_of<6>(word, x);
-                }
-            }
+            for (int v = 0; v < M; ++v) word[v] = vld1q_u8(block + 16 * v), other[v] = vld1q_u8(block + kNext + 16 * v);
+            block += 2 * kNext;
+            step(word, other, x);
         }
+        if (j == words) return;
+        for (int q = 0; q < N; ++q) x[q] = vqtbl1q_s8(Dots::half(planes + (q * words + j) * 8), planes_apart);
+        load_vectors<M>(block, kNext, word);
+        step(word, word, x);  // the second half of x is 0
     }
 };
 
 // N queries against 64 classes, 4 M at once.
-template <int Bits, int N, int M>
+template <int N, int M>
 void pairs_across(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
                   const float* scale, const float* base, const float* add, float* est, int64_t stride) {
     for (int c = 0; c < kBlock; c += 4 * M) {
-        Pairs<Bits, N, M> all{};
+        Pairs<N, M> all{};
         all.words_of(block + 4 * c, words, planes);
 #pragma GCC unroll 8
         for (int q = 0; q < N; ++q)
@@ -113,48 +84,26 @@ void pairs_across(const uint8_t* block, int64_t words, const int8_t* planes, con
                 const I high = (I)vuzp1q_s32(all.sum[q][2 * v], all.sum[q][2 * v + 1]);
                 const I low = (I)vuzp2q_s32(all.sum[q][2 * v], all.sum[q][2 * v + 1]);
                 const int at = c + 4 * v;
-                join_sums<Bits>(high, low, nullptr, offset + 2 * q, step[q], scale + at, base == nullptr ? nullptr : base + at,
+                join_sums(high, low, nullptr, offset + 2 * q, step[q], scale + at, base == nullptr ? nullptr : base + at,
                                 base == nullptr ? 0 : add[q], est + q * stride + at);
             }
     }
 }
 
-template <int Bits>
-void pairs_bits(const uint8_t* block, int64_t words, const int8_t* planes, const int32_t* offset, const float* step,
+void scan_pairs(const uint8_t* block, int64_t words, const int32_t*, const int8_t* planes, const int32_t* offset, const float* step,
                 const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
     int q = 0;
     const auto some = [&](auto scan, int width) {
-        scan(block, words, planes + q * words * (64 / Bits), offset + 2 * q, step + q, scale, base, base == nullptr ? nullptr : add + q,
+        scan(block, words, planes + q * words * 8, offset + 2 * q, step + q, scale, base, base == nullptr ? nullptr : add + q,
              est + q * stride, stride);
         q += width;
     };
-    while (n - q >= 4) some(pairs_across<Bits, 4, 2>, 4);  // sums of six queries do not fit into the registers
-    if (n - q >= 2) some(pairs_across<Bits, 2, 4>, 2);
-    const auto last = [](const uint8_t* codes, int64_t many, auto... rest) { scan_across<Bits, 1, 8>(codes, many, nullptr, rest...); };
+    while (n - q >= 4) some(pairs_across<4, 2>, 4);  // sums of six queries do not fit into the registers
+    if (n - q >= 2) some(pairs_across<2, 4>, 2);
+    const auto last = [](const uint8_t* codes, int64_t many, auto... rest) { scan_across<1, 8>(codes, many, nullptr, rest...); };
     if (n - q == 1) some(last, 1);
 }
 
-void scan_pairs(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
-                const float* step, const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
-    const auto scan = bits == 8 ? pairs_bits<8> : bits == 4 ? pairs_bits<4> : bits == 2 ? pairs_bits<2> : pairs_bits<1>;
-    scan(block, words, planes, offset, step, scale, base, add, n, est, stride);
-}
-
-// ---- queries side by side ----
-
-template <int L>
-struct LaneOps;
-
-template <>
-struct LaneOps<4> : LaneMaths {
-    using X = int8x16_t;
-    static constexpr bool centred = false;
-    static X take(const int8_t* from) { return vld1q_s8(from); }
-    static I dots(I sum, uint32_t code, X x) { return (I)vusdotq_s32((int32x4_t)sum, (uint8x16_t)vdupq_n_u32(code), x); }
-};
-
-#include "kernels/common/batch.inl"
-#include "kernels/common/batch_4_wide.inl"
 #include "kernels/common/table.inl"
 
 }  // namespace
@@ -162,7 +111,7 @@ struct LaneOps<4> : LaneMaths {
 const uint64_t i8mm_features = compiled_features();
 
 const Kernels* i8mm_kernels() {
-    static constexpr Kernels table = table_of("i8mm", scan_pairs, dot_codes, 0.35);
+    static constexpr Kernels table = table_of("i8mm", scan_pairs, 0.35);
     return &table;
 }
 

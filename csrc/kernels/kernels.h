@@ -48,86 +48,22 @@ inline double linked(LinkForm form, double a, double b, double z) { return form 
 // Coordinates of one query that have a step of their own, and where a block of codes and the classes' scales hold them.
 struct Strip {
     int64_t first_word, words;
-    int bits;
     const int8_t* planes;
     int32_t offset[2];
     float step;
     const float* scale;
-    bool fine;  // false: the second plane is zeros
-};
-
-// ---- queries side by side, one in each lane; every array of theirs is [lanes], a multiple of 8, of 16 above 8 ----
-
-constexpr int64_t kLaneRun = 16;  // classes of one maximum of batch_largest
-
-constexpr int64_t kLaneStep = 4, kLaneQuad = 4 * kBlock;  // bytes between classes of a block, and between quads of a class
-
-// Classes that are looked at: those of an interleaved block from class `first` on, `codes` being the block; or ids, with their
-// codes row by row, row_step bytes each. Their estimates are the rows, or place[row], of [lanes].
-struct LaneRows {
-    const uint8_t* codes;
-    int64_t row_step, first, count;
-    const int32_t *ids, *place;
-};
-
-// A run of coordinates in one int8 plane: est[r][q] += scale[class] * step[q] * (start[q] + <codes at `at`, planes of q>), codes as
-// those of scan_u8: fewer than 8 bits count twice; start is the negative offset. Planes within +-127.
-struct LanePass {
-    int64_t at, words;
-    int bits;
-    const int8_t* planes;  // [quad][lanes][4]
-    const int32_t* start;
-    const float *step, *scale;
-};
-
-// radius = constant[q] + sum_t slack[t][class] * term[t][q]
-struct LaneRadius {
-    int terms = 0;
-    Slack slack[kMaxTerms];
-    const float* term[kMaxTerms];
-    const float* constant;
 };
 
 constexpr float kLeastMass = 1e-36f;  // an exponential below it may have been clamped
 
-// What is asked of every class for the first n lanes. A class is reported where its upper end reaches tau. Where sums are wanted, it is
-// taken out of them where its gap reaches edge; of the others' gaps, end to end on a line, points fall at distances that are
-// theta * exponential. A class that is worth `limit` or more, min(gap * worth, 1) + rival * [reported] over all lanes, is left for a
-// further look.
-struct LaneLook {
-    int n, lanes;
-    bool sums, bet;
-    Link link;  // of form 0
-    float beta, slop, rival, limit;
-    const float *octaves, *tau, *edge, *worth, *theta;
-};
-
-struct LaneHit {
-    int32_t id, lane, drawn;  // how many points its gap holds; -1: taken out of the sums
-    float est, upper, middle, gap;
-};
-
-// What goes on from class to class: [lanes] sums of middles, gaps and middles times radii, as far as the next point.
-struct LaneState {
-    double *middle, *gap, *moved;
-    float* left;
-    uint64_t* noise;
-    LaneHit* hits;  // room for lanes * count more
-    int64_t hit_count;
-    int32_t *further, *further_place;  // null: there is no further look
-    int64_t further_count;
-};
-
 struct Kernels {
     const char* isa;
 
-    // One block of 64 classes of `words` 32-bit words each, n queries of two int8 planes each ([query][quad][plane][4]):
+    // One block of 64 classes of `words` words of four codes each, n queries of two int8 planes each ([query][quad][plane][4]):
     // est[q * stride + c] = start + scale[c] * step[q] * (256 * (<codes, high> - offset[2q]) + <codes, low> - offset[2q + 1])
-    // with start = base[c] + add[q], or what est holds where base is null. A word holds 8 / bits quads, quad g in the bits
-    // from g * bits on of its four bytes; codes of fewer than 8 bits count twice (their values are odd: 2 u - 2^bits + 1).
-    // An offset is 128 times its plane's sum for 8 bits, and 2^bits - 1 times that for fewer. sums[c]: what the 8-bit codes of
-    // a class add up to, for tables that say `summed`; null for others.
-    void (*scan_u8)(const uint8_t* block, int64_t words, int bits, const int32_t* sums, const int8_t* planes,
+    // with start = base[c] + add[q], or what est holds where base is null. An offset is 128 times its plane's sum. sums[c]: what the
+    // codes of a class add up to, for tables that say `summed`; null for others.
+    void (*scan_u8)(const uint8_t* block, int64_t words, const int32_t* sums, const int8_t* planes,
                     const int32_t* offset, const float* step, const float* scale, const float* base, const float* add, int n, float* est,
                     int64_t stride);
 
@@ -162,11 +98,6 @@ struct Kernels {
     // n numbers in float64; returns the size of the largest, infinity where one is not finite. The second writes none.
     double (*widen)(const void* values, Kind kind, int64_t n, double* out);
     double (*largest_double)(const double* values, int64_t n);
-
-    // dots[2j], dots[2j + 1] = <codes of row ids[j], high>, <..., low>; a row's `count` bytes start at codes + id * stride,
-    // the query's halves are [8 / bits][count]: those for the lowest bits of every byte first. Fewer than 8 bits count twice.
-    void (*dot_codes)(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, int bits,
-                      const int8_t* high, const int8_t* low, int32_t* dots);
 
     // Writes the radii of n classes and returns the largest.
     float (*radius)(const Radius& r, int64_t first, int64_t n, float* out);
@@ -249,17 +180,6 @@ struct Kernels {
     void (*link_gradient)(float* z, int64_t n, const Link& link, double lse, int64_t target, float scale,
                           double* const* sums);
 
-    // The passes of one level over some classes; base null: on top of what est holds.
-    void (*batch_scan)(const LaneRows& rows, const LanePass* passes, int count, const float* base, const float* add, int lanes,
-                       float* est);
-    // middle = 2^max(slope * est - octaves, -100), gap = middle * (2^(slope * radius) * (1 + slop) - 1), for at most 64 classes,
-    // slope = link.a * beta * log2(e); powers within 2^-13. moved is summed where there is no bet, points fall where there is one.
-    void (*batch_weigh)(const LaneLook& look, const LaneRadius& radius, const LaneRows& rows, const float* est, LaneState& state);
-    // out[run][lanes]: the largest estimate of every kLaneRun classes.
-    void (*batch_largest)(const float* est, int64_t count, int lanes, float* out);
-    // out[lanes] += sums of the middles.
-    void (*batch_sums)(const LaneLook& look, const float* est, int64_t count, int lanes, double* out);
-
     // A plain read of n bytes (for the bandwidth of the machine): the xor of all words.
     uint64_t (*read)(const void* data, int64_t bytes);
 
@@ -272,7 +192,7 @@ struct Kernels {
     // 128, and what that adds to a sum of products is 128 times the sum of the codes: an argument of scan_u8 says so.
     bool summed = false;
 
-    // What the product of an 8-bit code with both planes of a query costs beside one of dense_tile's, in a batch: measured where
+    // What the product of a code with both planes of a query costs beside one of dense_tile's, in a batch: measured where
     // the level was (avx512vnni, avx2, generic), else counted in instructions. A plan keeps that of the level it is compiled on, and
     // its queries are looked at or read densely by it.
     double code_product = 0;

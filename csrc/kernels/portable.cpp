@@ -10,17 +10,15 @@ namespace {
 #define LANES 4
 #include "kernels/common/all.inl"
 
-void scan_u8(const uint8_t* block, int64_t words, int bits, const int32_t*, const int8_t* planes, const int32_t* offset,
-             const float* step, const float* scale, const float* base, const float* add, int n, float* est,
-             int64_t stride) {
-    const int groups = 8 / bits, mask = (1 << bits) - 1, times = bits == 8 ? 1 : 2;
+void scan_u8(const uint8_t* block, int64_t words, const int32_t*, const int8_t* planes, const int32_t* offset, const float* step,
+             const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
     for (int q = 0; q < n; ++q) {
-        const int8_t* plane = planes + q * words * groups * 8;
+        const int8_t* plane = planes + q * words * 8;
         int32_t high[kBlock] = {}, low[kBlock] = {};
-        for (int64_t j = 0; j < words * groups; ++j)
+        for (int64_t j = 0; j < words; ++j)
             for (int64_t c = 0; c < kBlock; ++c)
                 for (int i = 0; i < 4; ++i) {
-                    int32_t code = times * (block[(j / groups * kBlock + c) * 4 + i] >> j % groups * bits & mask);
+                    const int32_t code = block[(j * kBlock + c) * 4 + i];
                     high[c] += code * plane[j * 8 + i];
                     low[c] += code * plane[j * 8 + 4 + i];
                 }
@@ -96,43 +94,12 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
     for (int q = 0; q < n; ++q) dot_rows(rows, kind, dim, nullptr, count, x + q * wide, out + q * stride);
 }
 
-inline uint32_t lane_bits(I mask) {
-    uint32_t bits = 0;
-    for (int i = 0; i < 4; ++i) bits |= static_cast<uint32_t>(mask[i] != 0) << i;
-    return bits;
-}
-
-#include "kernels/common/batch_maths_4_wide.inl"
-
-template <int L>
-struct LaneOps;
-
-template <>
-struct LaneOps<4> : LaneMaths {
-    static constexpr bool centred = false;
-    struct X {
-        int8_t codes[16];
-    };
-    static X take(const int8_t* from) {
-        X x;
-        std::memcpy(x.codes, from, sizeof x.codes);
-        return x;
-    }
-    static I dots(I sum, uint32_t code, const X& x) {
-        for (int i = 0; i < 4; ++i)
-            for (int c = 0; c < 4; ++c) sum[i] += static_cast<int32_t>(code >> 8 * c & 255) * x.codes[i * 4 + c];
-        return sum;
-    }
-};
-
-#include "kernels/common/batch.inl"
-#include "kernels/common/batch_4_wide.inl"
 #include "kernels/common/table.inl"
 
 }  // namespace
 
 const Kernels* portable_kernels() {
-    static constexpr Kernels table = table_of("portable", scan_u8, dot_codes_of, 0.5);
+    static constexpr Kernels table = table_of("portable", scan_u8, 0.5);
     return &table;
 }
 

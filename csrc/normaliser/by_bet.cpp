@@ -3,7 +3,7 @@
 //
 //     sum of terms = exact + sum b + (sum u) * E[X],    X = (term - b) / u in [-1, 1] of a class drawn in proportion to u
 //
-// The classes with the widest gaps are scored or looked at more closely; the others are sampled, and a bet against every
+// The classes with the widest gaps are scored; the others are sampled, and a bet against every
 // other mean of X wins quickly (Waudby-Smith and Ramdas 2023, "Estimating means of bounded random variables by betting").
 #include <algorithm>
 #include <numeric>
@@ -49,8 +49,8 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
     const Rule rule{odds, spread_of(e, look, q, used)};
     weigh(e, look, q, question.beta, threads, w);
     mark("bet: weighing");
-    const Wager wager = look_where_it_pays(e, look, q, exact, aim, rule, question.beta, threads, w, answer);
-    mark("bet: closer looks");
+    const Wager wager = cheapest_wager(e, w, exact, aim, rule, threads, answer);
+    mark("bet: outline");
     if (!(wager.cost < worth_scoring(e, look) * static_cast<double>(e.vocab))) return Status::finish_densely;
     Scratch<double> before(e.padded / kRun + 1);
     if (!score_widest(e, look, q, wager.edge, 2 * most, question.beta, threads, w, before, &exact, scored)) return Status::finish_densely;

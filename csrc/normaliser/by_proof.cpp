@@ -159,7 +159,7 @@ bool score_the_rest(const Executor& e, const Look& look, int q, const Split& spl
 // Whether refine would score so many rows that a dense pass is cheaper than they and the rest of the look. Guessed from the
 // sample, and not where few of its classes carry its mass: those that it missed may then be all that matters.
 Outlook refining(const Executor& e, const Look& look, int q, const Question& question) {
-    if (!(question.eps < kInf) || question.delta > 0 || look.source != &e.preview || !e.deeper.empty()) return Outlook::narrow;
+    if (!(question.eps < kInf) || question.delta > 0 || look.source != &e.preview) return Outlook::narrow;
     const float beta = static_cast<float>(question.beta);
     const Masses sample = look.joined(q, look.sample_pieces);
     const float shift = static_cast<float>(sample.shift);
@@ -218,22 +218,14 @@ Status refine(const Executor& e, Look& look, int q, const Question& question, in
     const double exact = take_out(e, look, q, scored, question.beta, &shift);
     const double fixed = float_error(e, shift, question.beta) + dot_error(e, &look.hidden[q * e.dim]);
     const double aim = question.eps - fixed, most = worth_scoring(e, look) * static_cast<double>(e.vocab);
-    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
-    // A guess and a split for each level and for the rows: that may be more than a query's part of a dense pass.
-    const double passes = (1 + levels) * (1 + 1.0 / static_cast<double>(stride_of(e))), dense = dense_cost(e, look.together);
+    // A guess and a split may be more than a query's part of a dense pass.
+    const double passes = 1 + 1.0 / static_cast<double>(stride_of(e)), dense = dense_cost(e, look.together);
     const bool densely = look.source == &e.preview && look.together > 1 && look_cost(e) < dense && kPass * passes > dense;
     if (aim <= 0 || densely) return Status::finish_densely;
     answer.passes += passes;
     Refined r{look.est.data() + q * e.padded, radii(e, look, q, threads), question.beta, static_cast<float>(question.beta), shift, exact,
               static_cast<float>(aim * exact / (64 * static_cast<double>(e.padded)))};
-    for (int level = 0; level < levels; ++level) {
-        // Looked at more closely until the rest takes half of what may stay open.
-        const Cut cut = widest(guessed(e, r, threads), exact, aim, 0.5);
-        if (cut.rows > 0.8 * static_cast<double>(e.vocab) || cut.bearable <= 0 || cut.rows == 0) continue;
-        if (cut.rows > bearable_hits(e, look, static_cast<double>(e.deeper[level].bytes))) return Status::finish_densely;
-        read_deeper(e, look, q, level, split_at(e, r, edge_of(cut.bin), threads).ids, threads, r.rad, answer);
-    }
-    // Rows at their last codes are scored until the rest is narrow enough.
+    // Rows are scored until the rest is narrow enough.
     const Cut cut = widest(guessed(e, r, threads), exact, aim, kHopeful);
     if (cut.rows > 2 * most + 4096 || cut.bearable <= 0) return Status::finish_densely;
     Split split = split_at(e, r, edge_of(cut.bin), threads);

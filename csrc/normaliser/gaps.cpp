@@ -1,5 +1,5 @@
 // The gaps of a query's classes: how wide each is, and the rows of the widest, which are scored; the others are drawn from
-// (normaliser/by_bet.cpp). Which are wide enough, and whether a deeper level pays first, is normaliser/closer_looks.cpp.
+// (normaliser/by_bet.cpp). Which are wide enough is normaliser/widest_gaps.cpp.
 #include <algorithm>
 #include <numeric>
 

@@ -90,26 +90,6 @@ Scratch<float> radii(const Executor& e, const Look& look, int q, int threads) {
     return rad;
 }
 
-// Brings the estimates and radii of `ids` to a deeper level.
-void read_deeper(const Executor& e, Look& look, int q, int level, const std::vector<int32_t>& ids, int threads,
-                           Scratch<float>& rad, Answer& answer) {
-    float* est = look.est.data() + q * e.padded;
-    constexpr int64_t kGrain = 256;
-    const int64_t count = static_cast<int64_t>(ids.size());
-    over_chunks((count + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
-        const int32_t* some = &ids[g * kGrain];
-        const int64_t n = std::min(kGrain, count - g * kGrain);
-        float closer[kGrain], width[kGrain];
-        for (int64_t i = 0; i < n; ++i) closer[i] = est[some[i]];
-        look_deeper(e, look, q, level, some, n, closer, width);
-        for (int64_t i = 0; i < n; ++i) {
-            est[some[i]] = closer[i];
-            rad[some[i]] = width[i];
-        }
-    });
-    answer.bytes += static_cast<double>(count) * e.deeper[level].bytes;
-}
-
 // The shift of all exponentials: that of the look, or of what was scored where that is larger. What was scored leaves the
 // estimates; returns its sum.
 double take_out(const Executor& e, Look& look, int q, const std::vector<Scored>& scored, double beta, float* shift) {

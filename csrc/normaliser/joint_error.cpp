@@ -4,7 +4,7 @@
 //     ‖a‖ <= A over all classes (plan.Term.together),   |b_i| <= β_i,   |a_i + b_i| <= r_i,   φ(r) = (e^r - 1 - r) / r²:
 //     -F <= sum exp z_i - sum q_i <= F + G,   F = ‖q‖ A + sum q_i β_i,   G = max(q_i φ(r_i)) (A + ‖β‖)²
 //
-// holds for any set of classes: here for all whose upper end is below a cut. The others are looked at further, the widest scored.
+// holds for any set of classes: here for all whose upper end is below a cut. Of the others the widest are scored.
 #include <algorithm>
 #include <optional>
 
@@ -18,15 +18,13 @@ namespace {
 constexpr double kExpError = 0x1p-17;  // relative: exponentials of a look, summed in float64
 constexpr double kMargin = 1 + 0x1p-9; // of F and G, for the float32 that they are made of
 constexpr float kSlop = 0x1p-14f;      // relative: exponentials, and what they add up to in float32
-constexpr double kPart = 0.45;         // of what may stay open goes to the classes below the cut, where the others have codes left to read
-constexpr double kHopeful = 0.7;       // ... where less would leave too many above the cut
-constexpr double kNearly = 0.85;       // ... and where they have not
+constexpr double kPart = 0.85;         // of what may stay open goes to the classes below the cut
 constexpr double kMostPart = 0.96;     // ... and no more than this, when all are counted
 constexpr int64_t kGuessed = 4;         // chunks of classes that the first cut is guessed from
 constexpr int kTries = 4;              // cuts: what some of the classes say may be too much
 constexpr float kBelow = 0.5f;         // of the cut that is guessed, the first one: it is raised again by what is then known
 constexpr float kLower = 0.35f;        // of a cut that was too high, the next one
-constexpr double kRows = 0.5, kDeeper = 1.5;  // of the rows that are worth scoring: above the cut, without codes left to read and with them
+constexpr double kRows = 0.5;          // of the rows that are worth scoring: above the cut
 
 // What the bounds need of a set of classes.
 struct Some {
@@ -205,13 +203,13 @@ void raise(Split& split, double exact, double aim, double length, double part) {
     split.above.erase(std::remove_if(split.above.begin(), split.above.end(), taken), split.above.end());
 }
 
-// A class above the cut after every level.
+// A class above the cut.
 struct Wide {
     int32_t id;
     float low, high;
 };
 
-std::vector<Wide> look_further(const Query& from, int q, const float* est, const std::vector<Above>& above, int threads, Answer& answer) {
+std::vector<Wide> intervals_of(const Query& from, const float* est, const std::vector<Above>& above, int threads) {
     const Executor& e = from.e;
     std::vector<Wide> wide(above.size());
     const int64_t count = static_cast<int64_t>(above.size()), grain = 64;
@@ -223,11 +221,9 @@ std::vector<Wide> look_further(const Query& from, int q, const float* est, const
         std::fill_n(here, grain, -std::numeric_limits<float>::infinity());
         std::fill_n(rad, grain, 0.f);
         for (int64_t i = 0; i < n; ++i) here[i] = est[some[i]], rad[i] = from.whole.at(some[i]);
-        for (size_t level = 0; level < e.deeper.size(); ++level) look_deeper(e, from.look, q, static_cast<int>(level), some, n, here, rad);
         e.kernels->interval_exps(here, rad, grain, e.link, from.beta, from.shift, low, high);
         for (int64_t i = 0; i < n; ++i) wide[g * grain + i] = {some[i], low[i], high[i]};
     });
-    for (const Deeper& level : e.deeper) answer.bytes += static_cast<double>(count) * static_cast<double>(level.bytes);
     return wide;
 }
 
@@ -247,8 +243,6 @@ int64_t rows_to_score(std::vector<Wide>& wide, double known, double open, double
     const float edge = edge_of(bin);
     return std::partition(wide.begin(), wide.end(), [=](const Wide& one) { return one.high - one.low >= edge; }) - wide.begin();
 }
-
-double part_of(const Executor& e) { return e.deeper.empty() ? kNearly : kPart; }
 
 // Of eps, what roundings take.
 double fixed_of(const Executor& e, const Look& look, int q, const Question& question, float shift) {
@@ -271,7 +265,7 @@ double rows_together(const Executor& e, const Look& look, int q, const Question&
         for (int64_t i = 0; i < look.spans[s].count; ++i)
             if (chunk.high[i] > 0) bins[bin_of(chunk.high[i])].join(one_of(chunk, i), times);
     }
-    const Cut cut = highest_cut(bins, 0, question.eps - fixed_of(e, look, q, question, from->shift), from->length, part_of(e));
+    const Cut cut = highest_cut(bins, 0, question.eps - fixed_of(e, look, q, question, from->shift), from->length, kPart);
     return cut.bin == 0 ? kInf : cut.rows;
 }
 
@@ -285,10 +279,9 @@ std::optional<Status> close_together(const Executor& e, Look& look, int q, const
     const float* est = look.est.data() + q * e.padded;
     const double fixed = fixed_of(e, look, q, question, shift), aim = question.eps - fixed, most = worth_scoring(e, look) * static_cast<double>(e.vocab);
     if (aim <= 0) return std::nullopt;
-    const double bearable = (e.deeper.empty() ? kRows : kDeeper) * most;
+    const double bearable = kRows * most;
     const Bins bins = bins_of_some(from, est, std::max<int64_t>(1, e.padded / kChunk / kGuessed), threads);
-    Cut cut = highest_cut(bins, exact, aim, from.length, part_of(e));
-    if (cut.bin == 0 || cut.rows > bearable) cut = highest_cut(bins, exact, aim, from.length, std::max(part_of(e), kHopeful));
+    const Cut cut = highest_cut(bins, exact, aim, from.length, kPart);
     if (cut.bin == 0 || cut.rows > bearable) return std::nullopt;
 
     float edge = edge_of(cut.bin) * kBelow;
@@ -298,10 +291,10 @@ std::optional<Status> close_together(const Executor& e, Look& look, int q, const
         answer.passes += 0.5;  // of what another takes: one kernel adds up all that is needed
         if (bears(split.below, exact + split.mass, aim, from.length, kMostPart)) break;
     }
-    raise(split, exact, aim, from.length, part_of(e));
+    raise(split, exact, aim, from.length, kPart);
     if (static_cast<double>(split.above.size()) > 1.5 * bearable + 64) return std::nullopt;
     const Ends ends = ends_of(split.below, from.length);
-    std::vector<Wide> wide = look_further(from, q, est, split.above, threads, answer);
+    std::vector<Wide> wide = intervals_of(from, est, split.above, threads);
     const double low = split.below.mass - ends.below, open = ends.below + ends.above;
     const int64_t rows = rows_to_score(wide, exact + low, open, aim);
     if (rows < 0 || static_cast<double>(rows) > most) return std::nullopt;

@@ -38,32 +38,6 @@ void upper_keys(const Executor& e, const Look& look, int q, const SampleRule& ru
     });
 }
 
-// Those of `ids` again, which were read on.
-void closer_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, const std::vector<int32_t>& ids, int threads,
-                           const Known& known, Keys& keys) {
-    constexpr int64_t kGrain = 64;
-    const float* est = look.est.data() + q * e.padded;
-    const uint64_t row = rule.row0 + look.rows[q];
-    const float beta = static_cast<float>(1 / rule.temperature);
-    const int64_t count = static_cast<int64_t>(ids.size());
-    over_chunks((count + kGrain - 1) / kGrain, threads, [&](int, int64_t g) {
-        uint32_t words[kGrain] = {}, four[4];
-        float some[kGrain] = {}, rad[kGrain] = {}, upper[kGrain];
-        const int64_t n = std::min(count - g * kGrain, kGrain);
-        const int32_t* own = &ids[g * kGrain];
-        for (int64_t i = 0; i < n; ++i) {
-            const int64_t id = own[i] + rule.class0;
-            e.kernels->noise(rule.seed, row, keys.draw, id & ~int64_t{3}, 4, four);
-            words[i] = four[id & 3];
-            some[i] = est[own[i]];
-            rad[i] = known.rad[own[i]];
-        }
-        e.kernels->gumbel_keys(some, rad, words, kGrain, e.link, beta, upper);
-        for (int64_t i = 0; i < n; ++i)
-            if (upper[i] < keys.upper[own[i]]) keys.upper[own[i]] = upper[i];
-    });
-}
-
 // What `count` upper ends reach at least, as long as none of them has fallen.
 float reached_by(const Keys& keys, int64_t count) {
     std::vector<float> each = keys.largest;
@@ -138,7 +112,6 @@ double gumbel(uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
 bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
                          std::vector<Keyed>& best, Answer& answer) {
     start_knowing(e, look, q, threads, known);
-    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
     float floor = -std::numeric_limits<float>::max();
     if (keys.upper.empty()) {
         upper_keys(e, look, q, rule, threads, known, keys);
@@ -166,19 +139,6 @@ bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int
     double worst = score_some(open.begin(), open.end());
     const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
     open = largest_keys(*e.kernels, keys, e.padded, reach, threads);
-    const double most = (levels > 0 ? std::max(e.share, 0.7) : e.share) * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m);
-    if (static_cast<double>(open.size()) > most) return false;
-    for (int level = 0; level < levels && open.size() >= 4; ++level) {
-        std::vector<int32_t> ids;
-        for (const Candidate& c : open)
-            if (known.depth[c.id] == level) ids.push_back(c.id);
-        read_on(e, look, q, ids, threads, known, answer);
-        closer_keys(e, look, q, rule, ids, threads, known, keys);
-        size_t kept = 0;
-        for (Candidate& c : open)
-            if ((c.upper = keys.upper[c.id]) >= worst) open[kept++] = c;
-        open.resize(kept);
-    }
     if (static_cast<double>(open.size()) > e.share * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
     std::sort(open.begin(), open.end());
     score_from_the_top(

@@ -1,4 +1,4 @@
-// Whether a class is in the nucleus, from intervals, closer looks and, where a bet is allowed, a sample.
+// Whether a class is in the nucleus, from intervals, rows and, where a bet is allowed, a sample.
 //
 // A class s stays while the classes better than it have less than top_p of all mass, that is while
 //     sum_i y_i > 0,   y_i = exp(link(z_i) beta) (top_p - [i better than s]).
@@ -7,7 +7,7 @@
 // more than itself away, so for "inside", which nearly all classes are that come up, r_i is small wherever i is surely worse
 // than s, however wide its interval. Where |sum c| > sum r, it is proved.
 //
-// Else the classes with the largest r_i are read on, level by level and then exactly, until a bet is cheap: classes are drawn in
+// Else the classes with the largest r_i are scored until a bet is cheap: classes are drawn in
 // proportion to r_i, X = (y_i - c_i) / r_i is no less than -1 (no more than 1), and that its mean is no higher than -sum c / sum r
 // (no lower) is bet against until it is refuted (see normaliser/by_bet.cpp). What is drawn next may depend on what was drawn before: wealth is
 // carried on.
@@ -15,7 +15,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "executor/look_costs.h"
 #include "executor/verbs.h"
 #include "normaliser/betting.h"
 #include "normaliser/draw_points.h"
@@ -26,12 +25,10 @@ namespace headlong {
 namespace {
 
 constexpr double kScattered = 0.2;  // the mean of X^2 that is expected before anything is drawn
-constexpr double kLeft = 0.5;        // what reading on leaves, in units of what is to be shown
-constexpr size_t kMostDrawn = 512;  // more is read on before more than these are drawn
-constexpr double kFew = 96;         // draws that are no reason to read on
+constexpr double kLeft = 0.5;        // what rows leave, in units of what is to be shown
+constexpr size_t kMostDrawn = 512;  // more is scored before more than these are drawn
+constexpr double kFew = 96;         // draws that are no reason to score rows
 constexpr int kSteps = 24;
-
-}  // namespace
 
 // c and r of n classes, those at -inf have 0 and 0; the sum of the former.
 double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const float* est, const float* rad, int64_t n, float* middle,
@@ -59,12 +56,10 @@ void weigh_sides(const Executor& e, const Look& look, int q, const Sides& sides,
     w.sum = std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-// The classes to read on, those with the largest r, in the order of their ids: as many as make what is left the cheapest to bet on
+// The classes to score, those with the largest r, in the order of their ids: as many as make what is left the cheapest to bet on
 // with `odds`, or, without odds, as leave no more than `target`. False: so many that everything is better read.
-bool widest_sides(const Executor& e, const Look& look, const Weighed& w, double claim, double target, double odds, int threads,
-                            const Known& known, std::vector<int32_t>& ids) {
+bool widest_sides(const Executor& e, const Weighed& w, double claim, double target, double odds, int threads, std::vector<int32_t>& ids) {
     const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
-    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
     const float floor = std::max(static_cast<float>(target / (2 * static_cast<double>(e.padded))), 1e-37f);
     std::vector<std::vector<int32_t>> each(threads);
     over_chunks(chunks, threads, [&](int t, int64_t c) {
@@ -75,14 +70,12 @@ bool widest_sides(const Executor& e, const Look& look, const Weighed& w, double 
         const int64_t came = e.kernels->survivors(&w.gap[first], none, n, floor, static_cast<int32_t>(first), own, kept, upper);
         each[t].insert(each[t].end(), own, own + came);
     });
-    const double closer = levels > 0 ? kCloser * static_cast<double>(e.deeper[0].bytes) / e.row_bytes() : 1;
-    const auto price = [&](int32_t id) { return levels == 0 || known.depth[id] == levels ? 1 : closer; };
     std::vector<double> below(kBins + 1, 0.0), prices(kBins, 0.0);
     for (const std::vector<int32_t>& some : each)
         for (int32_t id : some) {
             const int bin = bin_of(w.gap[id]);
             below[bin + 1] += w.gap[id];
-            prices[bin] += price(id);
+            ++prices[bin];
         }
     below[0] = target / 2;  // what the floor left
     for (int b = 0; b < kBins; ++b) below[b + 1] += below[b];
@@ -103,29 +96,16 @@ bool widest_sides(const Executor& e, const Look& look, const Weighed& w, double 
     return true;
 }
 
-// Reads the classes on and weighs them again; `exact` grows by those that were scored.
-void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
-                      Scratch<double>& runs, Answer& answer) {
-    constexpr int64_t kGrain = 256;
-    const float* est = look.est.data() + q * e.padded;
-    read_on(e, look, q, ids, threads, known, answer);
-    const int64_t count = static_cast<int64_t>(ids.size()), groups = (count + kGrain - 1) / kGrain;
-    std::vector<double> moved(groups, 0.0);
-    over_chunks(groups, threads, [&](int, int64_t g) {
-        const int64_t first = g * kGrain, n = std::min(count - first, kGrain), whole = in_blocks(n);
-        float some[kGrain], rad[kGrain], middle[kGrain], gap[kGrain];
-        std::fill(some, some + whole, -std::numeric_limits<float>::infinity());
-        std::fill(rad, rad + whole, 0.f);
-        for (int64_t i = 0; i < n; ++i) some[i] = est[ids[first + i]], rad[i] = known.rad[ids[first + i]];
-        take_sides(e, sides, w, some, rad, whole, middle, gap);
-        for (int64_t i = 0; i < n; ++i) {
-            const int32_t id = ids[first + i];
-            moved[g] += static_cast<double>(middle[i]) - w.middle[id];
-            w.middle[id] = middle[i];
-            w.gap[id] = gap[i];
-        }
-    });
-    w.sum += std::accumulate(moved.begin(), moved.end(), 0.0);
+// Scores the classes: they leave the sums.
+void score_widest_sides(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
+                        Scratch<double>& runs, Answer& answer) {
+    std::vector<Scored> rows;
+    for (int32_t id : ids) rows.push_back({id, 0});
+    score_known(e, look, q, rows, threads, known, answer);
+    for (int32_t id : ids) {
+        w.sum -= w.middle[id];
+        w.middle[id] = w.gap[id] = 0;
+    }
     int64_t last = -1;
     for (int32_t id : ids) {
         const int64_t run = id / kRun;
@@ -133,6 +113,8 @@ void read_widest(const Executor& e, Look& look, int q, const Sides& sides, const
         last = run;
     }
 }
+
+}  // namespace
 
 Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
                                uint64_t key, int threads, Known& known, Answer& answer) {
@@ -176,9 +158,9 @@ Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& quest
         std::vector<int32_t> ids;
         const double target = claim > 0 && won.size() < kMostDrawn ? std::min(0.5 * claim, total) : 0.25 * total;
         if (!(draws < kFew)) {
-            if (!widest_sides(e, look, w, claim, target, may_bet ? odds : 0, threads, known, ids)) return {};
+            if (!widest_sides(e, w, claim, target, may_bet ? odds : 0, threads, ids)) return {};
             if (ids.empty() && !may_bet) return {};
-            read_widest(e, look, q, sides, ids, threads, known, w, runs, answer);
+            score_widest_sides(e, look, q, ids, threads, known, w, runs, answer);
             if (!ids.empty()) continue;
         }
         before[0] = 0;

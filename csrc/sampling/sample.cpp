@@ -1,9 +1,8 @@
 // Sampling one query: every class has a Gumbel of its own, fixed by (seed, row, class), and the argmax of
 // link(z) / T + gumbel is an exact sample. The classes whose keys may be the best are scored, their worst key is the threshold,
-// and what can still reach it is read on, level by level.
+// and what can still reach it is scored.
 // top_k, top_p and min_p are in sampling/filters.cpp.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "executor/verbs.h"
@@ -56,12 +55,10 @@ Status resolve_sample(const Executor& e, Look& look, int q, const Question& ques
     return Status::done;
 }
 
-// The radii of the look, and no class read further.
+// The radii of the look, and no class scored.
 void start_knowing(const Executor& e, Look& look, int q, int threads, Known& known) {
     if (!known.rad.empty()) return;
     known.rad = look.rad.empty() ? radii(e, look, q, threads) : std::move(look.rad);
-    known.depth.resize(e.padded);
-    std::memset(known.depth.data(), 0, e.padded);
 }
 
 // The k best classes, and all that were scored on the way. Under a budget the estimates of the others are taken for the truth:
@@ -75,11 +72,11 @@ bool find_best(const Executor& e, Look& look, int q, const Question& question, i
         best.assign(known.scored.begin(), known.scored.begin() + std::min<size_t>(question.k, known.scored.size()));
     } else {
         std::vector<float> est, upper;
-        Known* further = known.rad.empty() ? nullptr : &known;
-        found = best_of(e, look, q, question.k, threads, best, known.scored, est, upper, answer, further);
+        const bool drawn = !known.rad.empty();
+        found = best_of(e, look, q, question.k, threads, best, known.scored, est, upper, drawn);
         for (const Scored& s : known.scored) {
             look.est[q * e.padded + s.id] = -std::numeric_limits<float>::infinity();
-            if (further != nullptr) known.rad[s.id] = 0;
+            if (drawn) known.rad[s.id] = 0;
         }
     }
     answer.rows += static_cast<int64_t>(known.scored.size());
@@ -102,19 +99,6 @@ void score_known(const Executor& e, Look& look, int q, std::vector<Scored>& rows
         known.rad[s.id] = 0;
     }
     known.scored.insert(known.scored.end(), rows.begin(), rows.end());
-}
-
-// Reads each of `ids` one level further: its next codes, or the row itself.
-void read_on(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Answer& answer) {
-    const int levels = look.source == &e.preview ? static_cast<int>(e.deeper.size()) : 0;
-    std::vector<std::vector<int32_t>> at(levels);
-    std::vector<Scored> last;
-    for (int32_t id : ids) {
-        if (levels > 0 && known.depth[id] < levels) at[known.depth[id]++].push_back(id);
-        else last.push_back({id, 0});
-    }
-    for (int level = 0; level < levels; ++level) read_deeper(e, look, q, level, at[level], threads, known.rad, answer);
-    score_known(e, look, q, last, threads, known, answer);
 }
 
 }  // namespace headlong

@@ -15,7 +15,6 @@ from typing import Any, Protocol, overload
 
 from headlong import native
 from headlong.arrays import is_linear
-from headlong.costs import here
 from headlong.engines.adapting import Adapting
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
@@ -25,7 +24,7 @@ from headlong.engines.device.build import on_device
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
 from headlong.engines.method import METHODS, Method, option_names
-from headlong.engines.method_choice import SHARED, bets, choose, first_look
+from headlong.engines.method_choice import SHARED, bets, choose
 from headlong.engines.methods import adaptive, cascade, full, rotated, svd
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, differentiated, experts, screens, tree
@@ -142,14 +141,11 @@ def _read(
     """The engine of one matrix, as chosen or as asked for."""
     name, reason = method, "asked for"
     if method == "auto":
-        name, reason = choose(layer, wanted, vectors is not None)
+        name, reason = choose(layer, wanted)
     how: dict[str, Any] = {"threads": threads, "seed": seed, "builders": builders}
     engine = reading(layer, configured(name, options).aimed(wanted), wanted, vectors, reason=reason, **how)
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
-    if method == "auto" and engine.plan.levels:
-        chosen = vectors is not None or engine.plan.rotation is not None  # by vectors, or by rows of the layer in their place
-        engine.reason += f": {first_look(engine.plan)}" + (f", by costs {here().source}" if chosen else "")
     if method == "auto" and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)

@@ -24,9 +24,8 @@ import headlong
 from headlong.arrays import evenly
 from headlong.bench import expected
 from headlong.bench.measure import Progress
-from headlong.costs import BUILT_IN, Costs, here
 from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
-from headlong.engines.method_choice import INT8, choose
+from headlong.engines.method_choice import choose
 from headlong.engines.reference.query import halves_of, radii
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
@@ -72,7 +71,6 @@ class Facts(NamedTuple):
     read: float
     k: int
     ranks: dict[int, NDArray[np.int64]]
-    costs: Costs
     energy: float | None
 
 
@@ -93,7 +91,7 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     rows = np.array([cost.rows[0] for cost in answered])
     ranks = preview_ranks(layer, queries[:RANKED], directions)
     share = None if hidden is None or len(hidden) < ENOUGH * layer.dim else expected.energy(layer, hidden)
-    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks, here(), share)
+    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks, share)
 
 
 def preview_ranks(layer: Layer, hidden: Doubles, directions: Doubles) -> dict[int, NDArray[np.int64]]:
@@ -148,25 +146,7 @@ def tables(facts: Facts) -> list[ReportTable]:
         ),
         ReportTable("Singular values", ("the first", "the last of them", "share of the energy"), tuple(falling)),
         ReportTable("What would help", ("finding", "what to do"), tuple(advice(facts))),
-        machine(facts.costs),
     ]
-
-
-PRICED = {
-    "memory": "a byte of a scan, from memory", "cache": "a byte of a scan, from the caches",
-    "product": "a byte of codes, for one query more of a batch", "bounded": "a class, for one query more of a batch",
-    "unpacked": "a byte of codes of few bits, with their products",
-    "row": "a row read alone, beside its bytes",
-    "gathered": "a byte of such a row", "narrowed": "a class whose interval is narrowed for a proof",
-    "level": "a pass of all threads", "call": "a call",
-}  # fmt: skip
-
-
-def machine(costs: Costs, what: str = "Plans are chosen") -> ReportTable:
-    """What the choice of a plan is made with."""
-    rows = [(said, f"{getattr(costs, name):,.3g}", f"{getattr(BUILT_IN, name):,.3g}") for name, said in PRICED.items()]
-    note = f"{what} by costs {costs.source}; HEADLONG_COSTS=default takes those that are built in."
-    return ReportTable("What this machine costs", ("", "nanoseconds", "built in"), tuple(rows), note)
 
 
 def advice(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -174,7 +154,7 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     layer, scored = facts.layer, float(np.median(facts.candidates)) / facts.layer.vocab
     name, reason = choose(layer, DEFAULT)
     yield from expectation(facts)
-    yield f"compile takes '{name}'", f"{reason}: {INT8}" if name == "cascade" else reason  # no vectors choose here
+    yield f"compile takes '{name}'", reason
     if name == "cascade":
         left = f"int8 leaves {np.median(facts.candidates):,.0f} rows to score in the median"
         if scored > Dense().share:
@@ -186,7 +166,7 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     if name == "cascade" and rank <= layer.dim // 4:
         yield (
             f"90% of the energy is in {rank} of {layer.dim} directions",
-            "a narrow first look is enough: calibration=hidden lets compile take it",
+            "few bits of most coordinates are enough: calibration=hidden lets compile try rotated codes",
         )
     peak = np.abs(facts.hidden).max(1) / np.maximum(np.linalg.norm(facts.hidden, axis=1), 1e-300)
     if float(np.median(peak)) > 0.5:
@@ -252,7 +232,6 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "preview_ranks": {str(width): np.percentile(found, PERCENTILES).tolist() for width, found in facts.ranks.items()},
         "energy": facts.energy,
         "advice": [list(line) for line in advice(facts)],
-        "costs": facts.costs._asdict(),
     }
 
 

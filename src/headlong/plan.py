@@ -1,6 +1,6 @@
 """What an engine reads, in which order, and how wrong each look can be.
 
-For a query ``x = (hidden - mean) @ rotation`` and a class ``i``::
+For a query ``x = hidden @ rotation`` and a class ``i``::
 
     estimate[i] = base[i] + <centre, hidden> + sum_s scale[s, i] * sum_{j in segment s} code[i, j] * x^[j]
     radius[i]   = sum_r slack[r, i] * sum_{t on row r} factor_t * term_t(x)      |z[i] - estimate[i]| <= radius[i]
@@ -31,7 +31,7 @@ DENSE_SHARE, SHORT = 0.25, 64
 """The share of classes left open beyond which a query is read densely, a search given up; the most a counted search finds."""
 PLANES, MOST_PEAKS = 32512.0, 32
 """Largest whole number of the two int8 planes in which a query is read, 256 * 127; how many peaks it may have (``Term``)."""
-TERM_KINDS = ("norm", "quantised", "rest", "peaks", "hidden", "one")
+TERM_KINDS = ("norm", "quantised", "rest", "peaks", "one")
 """What a :class:`Term` may be; native code and kernels number them in this order (``csrc/executor/plan.h``)."""
 
 
@@ -45,11 +45,9 @@ class Term(NamedTuple):
 
     ``"norm"``       ‖x‖
     ``"quantised"``  ‖x - x^‖, what the executor lost by reading ``x`` in two int8 planes, segment by segment:
-                     x^ = step * rint(x / step), step = max|x| / 32512 of the segment, or max|x| / 127 where one plane is read;
-                     where segments overlap, the larger loss
+                     x^ = step * rint(x / step), step = max|x| / 32512 of the segment
     ``"rest"``       ‖x without its peaks‖
     ``"peaks"``      Σ |x_j| over the peaks of x
-    ``"hidden"``     ‖hidden - mean‖, before the rotation
     ``"one"``        1
 
     The peaks are the m largest |x_j|, m <= MOST_PEAKS and ceil(n / 4), n = stop - start, of least ``peaks + sqrt(n / 3) rest``:
@@ -69,27 +67,19 @@ class Term(NamedTuple):
 class Level(NamedTuple):
     """One look at the classes.
 
-    ``codes``   level 0: ``[blocks, bytes / 4, 64, 4]`` uint8, 64 classes side by side, read for all classes;
-                later levels: ``[vocab, bytes]`` uint8, gathered for survivors;
-                or a plain ``[vocab, width]`` float matrix (a published method's preview).
-                The byte ``u`` of an 8-bit coordinate means the integer ``u - 128``; the ``u`` of one of 1, 2 or 4 bits
-                the odd integer ``2 u - 2^bits + 1``, packed as :func:`pack` does.
-    ``layout``  ``((start, stop, bits), ...)``: the coordinates of x read here, in this order; a coordinate may come
-                twice, its second code being that of what the first one left
+    ``codes``   ``[blocks, bytes / 4, 64, 4]`` uint8, 64 classes side by side, the byte ``u`` meaning the integer ``u - 128``;
+                or a plain ``[vocab, width]`` float matrix (a published method's preview)
+    ``layout``  ``((start, stop), ...)``: the coordinates of x read here, in this order
     ``scale``   ``[segments, padded]`` float32; None for a float matrix
     ``slack``   ``[rows, padded]`` float32, rounded up; None where no radius is known
     ``terms``   the query halves, one or more for each row of ``slack``
-    ``adds``    True: adds to the estimate of the level before; False: replaces it
-    ``planes``  int8 planes of x that codes of fewer than 8 bits are multiplied with, at level 0: 1 or 2 (``quantised``)
     """
 
     codes: Array
-    layout: tuple[tuple[int, int, int], ...]
+    layout: tuple[tuple[int, int], ...]
     scale: Floats | None
     slack: Floats | None
     terms: tuple[Term, ...]
-    adds: bool = False
-    planes: int = 2
 
 
 class Dense(NamedTuple):
@@ -223,20 +213,18 @@ FEW_QUERIES = 16
 
 
 class Plan(NamedTuple):
-    """How to read one matrix: ``mean``, ``rotation``, ``base``, ``centre``, levels coarse to fine, then exact rows.
+    """How to read one matrix: ``rotation``, ``base``, ``centre``, one look at all classes, then exact rows.
 
-    ``mean``      ``[dim]`` float64 or None
     ``rotation``  ``[dim, rotated]`` float16 or float32, or None
-    ``base``      ``[padded]`` float32: ``bias + (weight - centre) @ mean``
+    ``base``      ``[padded]`` float32: the bias
     ``centre``    ``[dim]`` float64 or None: <centre, hidden> joins every estimate before any link
-    ``levels``    coarse to fine; none: every query is read densely
+    ``levels``    one; none: every query is read densely
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
     ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
     ``codes``     rotated codes, which answer what was timed to be faster by them; None: there are none
     """
 
-    mean: Array | None
     rotation: Halves | Floats | None
     base: Floats | None
     centre: Array | None
@@ -256,35 +244,6 @@ def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:
 def padded(vocab: int) -> int:
     """``ceil(vocab / 64) * 64``: the length of every per-class array."""
     return -(-vocab // CLASS_BLOCK) * CLASS_BLOCK
-
-
-def row_bytes(stop: int, bits: int, start: int = 0) -> int:
-    """Bytes of the codes of ``stop - start`` coordinates of one class: whole 32-bit words below 8 bits."""
-    return stop - start if bits == 8 else -(-(stop - start) * bits // 32) * 4
-
-
-def pack(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """``[n, count] -> [n, row_bytes(count, bits)]``: a 32-bit word holds 8 / bits quads, quad g in bits g * bits... of its
-    four bytes, so that a shift and a mask give a quad as four bytes. What pads is code 0."""
-    if bits == 8:
-        return codes
-    groups = 8 // bits
-    wide = np.zeros((len(codes), row_bytes(codes.shape[1], bits) // 4, groups, 4), np.uint8)
-    wide.reshape(len(codes), -1)[:, : codes.shape[1]] = codes
-    packed = wide[:, :, 0]
-    for group in range(1, groups):
-        packed = packed | wide[:, :, group] << np.uint8(group * bits)
-    return np.ascontiguousarray(packed).reshape(len(codes), -1)
-
-
-def unpack(packed: NDArray[np.uint8], bits: int, count: int) -> NDArray[np.int16]:
-    """The integers that the packed codes of ``count`` coordinates mean, ``[n, count]``."""
-    if bits == 8:
-        return packed[:, :count].astype(np.int16) - 128
-    words = packed.reshape(len(packed), -1, 1, 4)
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    codes = (words >> shifts & np.uint8(2**bits - 1)).reshape(len(packed), -1)[:, :count]
-    return np.asarray(2 * codes.astype(np.int16) - (2**bits - 1))
 
 
 def interleave(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

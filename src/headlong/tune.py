@@ -7,7 +7,7 @@ The vectors are split in the order they came, since neighbours are often alike: 
 ones are asked, and no plan has seen them. Plans meet in pairs, interleaved, the best so far against the next one, so that
 two engines at most are in memory. What was measured is the engine that comes back, with the reasons in its ``reason``.
 
-Not here: how plans are built (``previews/``), how clocks are read (``measure.py``).
+Not here: how plans are built (``previews/``, ``encode/``), how clocks are read (``measure.py``).
 """
 
 from __future__ import annotations
@@ -25,27 +25,22 @@ from headlong.arrays import hidden64
 from headlong.bench import measure
 from headlong.bench.measure import Contestant, Progress, Schedule, silent
 from headlong.bench.oracle import Truth, true_log_probs
+from headlong.encode.basis import LEAST_DIM
 from headlong.engines.base import Engine
-from headlong.engines.build import reading
-from headlong.engines.methods.one_look import OneLook
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.promise import Promise
 from headlong.report.tuning import Crossing, Report, Trial, crossover, reasons
 
 HELD, FEWEST = 128, 16
 """Held-out vectors at most, and vectors at all at least; a quarter of the vectors is held out."""
-WIDTHS = (32, 64, 96, 128, 192, 256)
+BITS = (2.6, 3.5, 4.5, 6.0, 8.0)
+"""Of a coordinate on average, of the rotated codes that are tried."""
 BATCHES = (2, 4, 8, 16, 32, 64)
 NEAR = 0.97
 """A challenger has to be this much faster: what is alike stays with what was tried first."""
-MOST, FIRST_WIDTH = 11, 96
-"""Plans that are usually tried, and the width that prefixes start from."""
 TIE = 1e-9
 """Log-probabilities this near are equal: ids may differ."""
-ONE_LOOK = "one look"
-"""No method of a user's: a prefix of the cascade's, and exact rows after it."""
 SHORT = Schedule(rounds=5, settle=1, calls=4, pause=0.02, seconds=4.0)
 
 
@@ -114,36 +109,16 @@ class _Contest:
         self.trials.append(trial)
         if self.best is None or (trial.kept, -trial.seconds) > (self.best[0].kept, -self.best[0].seconds * NEAR):
             self.best = trial, engine
-        self.progress(len(self.trials), max(MOST, len(self.trials)))
+        self.progress(len(self.trials), len(BITS) + 2)
         return trial
-
-    def climb(self, name: str, first: int, **options: Any) -> Trial:
-        """From ``first`` to wider and to narrower prefixes as long as they are faster."""
-        widths = [width for width in WIDTHS if width < self.task.layer.dim]
-        start = min(range(len(widths)), key=lambda place: abs(widths[place] - first))
-        best = self.meet(f"{name} {widths[start]}", width=widths[start], **options)
-        for step in (1, -1):
-            place = start + step
-            while 0 <= place < len(widths):
-                trial = self.meet(f"{name} {widths[place]}", width=widths[place], **options)
-                if trial.seconds * NEAR > best.seconds:
-                    break
-                best = trial if trial.seconds < best.seconds else best
-                place += step
-        return best
 
 
 def _tournament(task: Task, progress: Progress) -> _Contest:
-    """Codes of everything, prefixes from wide to narrow, the best of them without one of its parts, few bits, no plan."""
+    """int8 codes, rotated codes of fewer and of more bits, no codes."""
     contest = _Contest(task, progress)
-    contest.meet("int8", width=0)
-    if task.layer.dim > WIDTHS[0] and task.layer.dim <= task.layer.vocab:
-        best = contest.climb("prefix", FIRST_WIDTH)
-        width = best.options["width"]
-        contest.meet(f"prefix {width}, no int8 level", ONE_LOOK, width=width)
-        contest.meet("2.5 bits where the energy is", bits=2.5)
-    if task.layer.dim >= WIDTHS[0]:
-        contest.meet("4 bits where the energy is", bits=4)
+    contest.meet("int8")
+    for bits in BITS if task.layer.dim >= LEAST_DIM else ():
+        contest.meet(f"rotated codes of {bits:g} bits", "codes", bits=bits)
     contest.meet("full", "full")
     progress(len(contest.trials), len(contest.trials))
     return contest
@@ -152,13 +127,7 @@ def _tournament(task: Task, progress: Progress) -> _Contest:
 def _built(task: Task, method: str, options: dict[str, Any]) -> tuple[Engine, float]:
     vectors = None if method == "full" else task.calibration
     start = time.perf_counter()
-    if method == ONE_LOOK:
-        how = dict(task.compiled)
-        eps, delta = how.pop("eps"), how.pop("delta")
-        wanted = Promise(eps, delta, delta)
-        engine = reading(task.layer, OneLook(**options), wanted, vectors, **how)
-    else:
-        engine = headlong.compile(task.layer, method, calibration=vectors, **task.compiled, **options)
+    engine = headlong.compile(task.layer, method, calibration=vectors, **task.compiled, **options)
     return engine, time.perf_counter() - start
 
 
@@ -169,7 +138,8 @@ def _judged(task: Task, name: str, options: dict[str, Any], engine: Engine, took
     wrong = int((np.abs(np.sort(true, axis=1)[:, ::-1] - task.truth.log_probs) > TIE).any(axis=1).sum())
     worst = float(np.abs(top.log_probs - true).max()) if math.isfinite(engine.promise.eps) else math.inf
     single = [engine.topk(row[None], task.k).cost for row in task.held[:FEWEST]]
-    looks = sum(level.codes.nbytes for level in engine.plan.levels) / 2**20
+    plan = engine.plan
+    looks = sum(array.nbytes for array in (*(level.codes for level in plan.levels), *(plan.codes or ())[:1])) / 2**20
     # A rate of failures that a promise of this many queries could hardly show is taken for kept.
     allowed = engine.promise.delta_ids * len(task.held) + 3 * math.sqrt(engine.promise.delta_ids * len(task.held))
     return Trial(

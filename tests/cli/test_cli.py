@@ -20,7 +20,6 @@ import headlong as hl
 from headlong import inspection, native
 from headlong.bench.measure import read_run
 from headlong.cli.main import app
-from headlong.costs import TERMS, here
 from headlong.demo import model as nextword
 from headlong.engines.method import METHODS
 from headlong.store import write_file
@@ -131,15 +130,14 @@ def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
     np.testing.assert_allclose(facts["row_norms"], np.percentile(norms, facts["percentiles"]), rtol=1e-5)
     assert facts["synthetic_hidden"]
     assert 0 < facts["int8_widths"][0] <= facts["int8_widths"][-1]
-    assert tuple(inspection.PRICED) == TERMS and "of few bits, with their products" in said
 
 
-def test_inspect_of_an_engine_says_what_it_reads_and_what_reading_costs_here(files: Path) -> None:
+def test_inspect_of_an_engine_says_what_it_reads(files: Path) -> None:
     engine = hl.compile(hl.Layer.load(files / "layer.safetensors"), "cascade")
     engine.save(files / "engine.safetensors")
     said = call("inspect", files / "engine.safetensors")
-    assert f"cascade: {engine.reason}" in said and "This engine keeps its plan" in said and "a pass of all threads" in said
-    assert json.loads(call("inspect", files / "engine.safetensors", "--json"))["costs"] == here()._asdict()
+    assert f"cascade: {engine.reason}" in said
+    assert json.loads(call("inspect", files / "engine.safetensors", "--json"))["reason"] == engine.reason
 
 
 def test_bench_writes_runs_that_reports_read(files: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_transposed_weight_is_suspected(files: Path) -> None:
     assert "transposed" not in str(other.value)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("calib", "calibration"), ("thread", "threads"), ("widht", "width")])
+@pytest.mark.parametrize(("typed", "meant"), [("calib", "calibration"), ("thread", "threads"), ("block", "blocks")])
 def test_a_near_option_is_suggested(typed: str, meant: str) -> None:
     with pytest.raises(OptionError, match=rf"no option '{typed}'; did you mean {meant}=\?"):
         hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "cascade", **{typed: 1})  # type: ignore[call-overload]

@@ -60,7 +60,7 @@ def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int
     codes = codes_of(layer, basis_for(layer, None), segments, seed)
     assert codes is not None
     norms = native.row_norms(layer.weight, 1)
-    plan = Plan(None, None, None, None, (), dense=Dense(batch=0))
+    plan = Plan(None, None, None, (), dense=Dense(batch=0))
     rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
     return native.code_reader(rows, codes, level), CodesInNumPy(layer, codes, rows), rows
 

@@ -26,9 +26,9 @@ DIM = 512
 
 def built(patch: pytest.MonkeyPatch, level: str, eps: float, layer: Layer, hidden: np.ndarray, **options: object) -> Engine:
     patch.setenv("HEADLONG_ISA", level)
-    chosen: dict[str, Any] = {"width": 24, "threads": 2, **options}
+    chosen: dict[str, Any] = {"threads": 2, "blocks": False, **options}
     engine = hl.compile(layer, "cascade", eps=eps, calibration=hidden[100:], **chosen)
-    assert isinstance(engine, Engine) and len(engine.plan.levels) == 2
+    assert isinstance(engine, Engine) and len(engine.plan.levels) == 1
     return engine
 
 
@@ -61,16 +61,6 @@ def test_types_links_and_odd_dimensions(monkeypatch: pytest.MonkeyPatch, level: 
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("bits", [2.3, 3.4, 5.0])
-def test_codes_of_few_bits(monkeypatch: pytest.MonkeyPatch, level: str, bits: float) -> None:
-    layer, hidden = decaying(VOCAB, 100, 1.0, seed=6)
-    for eps in (0.05, math.inf):
-        engine = built(monkeypatch, level, eps, layer, hidden, width=None, bits=bits)
-        assert {piece[2] for piece in engine.plan.levels[0].layout} - {8}
-        check(engine, hidden[:32], 10, eps)
-
-
-@pytest.mark.parametrize("level", LEVELS)
 def test_rows_without_codes_and_ties(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     layer, hidden = decaying(VOCAB, 64, 1.5, seed=2)
     weight = layer.weight.copy()
@@ -94,7 +84,7 @@ def test_what_is_known_of_a_normaliser_is_below_it(monkeypatch: pytest.MonkeyPat
     rng = np.random.default_rng(0)
     layer, energy = Layer(rng.standard_normal((VOCAB, 200), dtype=np.float32)), np.arange(1.0, 201) ** -1.5
     hidden = rng.standard_normal((600, 200)) * energy
-    some, engine = 1e21 * hidden[:64], built(monkeypatch, level, math.inf, layer, hidden, width=32, blocks=False)
+    some, engine = 1e21 * hidden[:64], built(monkeypatch, level, math.inf, layer, hidden)
     found, exact = engine.topk(some, 1), truth(layer, some)
     assert (found.lse <= exact.lse + exact.rounding).all() and (found.lse >= found.logits[:, 0]).all()
 
@@ -131,7 +121,7 @@ def test_one_query_of_a_batch_does_not_pay_for_a_pass_that_none_shares() -> None
     rng, size = np.random.default_rng(0), np.arange(1, 257) ** -0.5
     weight = (rng.standard_normal((20_000, 256)) * size).astype(np.float32)
     hidden = (rng.standard_normal((2_200, 256)) * size).astype(np.float32)
-    engine = hl.compile(hl.Layer(weight), "cascade", calibration=hidden[:2000], width=192, eps=0.2, delta=0.0, blocks=False)
+    engine = hl.compile(hl.Layer(weight), "cascade", calibration=hidden[:2000], eps=0.2, delta=0.0, blocks=False)
     asked = hidden[2000:]
     assert not any(engine.topk(row[None], 10).cost.dense[0] for row in asked[:40])
     dense = [int(engine.topk(asked[first : first + 8], 10).cost.dense.sum()) for first in range(0, 200, 8)]
@@ -144,7 +134,7 @@ def test_a_batch_reads_codes_that_no_cache_holds_once() -> None:
     rng = np.random.default_rng(3)
     layer = hl.Layer(rng.normal(size=(20_000, 256)).astype(np.float32))
     hidden = 0.3 * rng.normal(size=(8, 256))
-    engine = hl.compile(layer, "cascade", width=0, eps=math.inf, threads=2)
+    engine = hl.compile(layer, "cascade", eps=math.inf, threads=2)
     alone, together = engine.topk(hidden[:1], 10), engine.topk(hidden, 10)
     assert not together.cost.dense.any()
     assert together.cost.bytes.sum() < 1.5 * alone.cost.bytes.sum()
@@ -164,7 +154,7 @@ def words(count: int, vocab: int, dim: int) -> tuple[Layer, np.ndarray]:
 def test_the_most_frequent_classes_do_not_speak_for_all() -> None:
     """The first piece of the classes reports more than any other does."""
     layer, hidden = words(64, 20_000, 256)
-    found = hl.compile(layer, "cascade", bits=3.4, threads=1).topk(hidden, 10)
+    found = hl.compile(layer, "cascade", threads=1).topk(hidden, 10)
     assert not found.cost.dense.any()
 
 
@@ -173,7 +163,7 @@ def test_estimates_that_most_queries_want_are_kept_whatever_was_asked_between(mo
     """No cache holds them: codes were read twice by a first batch, and again by every one that came after small ones."""
     as_looks_are_worth(monkeypatch)
     layer, hidden = words(96, 24_000, DIM)
-    engine = hl.compile(layer, "cascade", width=0, eps=0.2, delta=1e-3, threads=1)  # bets of 1e-6 read too much
+    engine = hl.compile(layer, "cascade", eps=0.2, delta=1e-3, threads=1)  # bets of 1e-6 read too much
     cost = engine.topk(hidden, 5).cost
     for _ in range(40):
         engine.topk(hidden[:1], 5)

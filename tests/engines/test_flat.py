@@ -68,7 +68,7 @@ def test_many_queries_are_read_densely_where_products_of_codes_cost_more_than_th
     rng = np.random.default_rng(6)
     layer = hl.Layer((rng.standard_normal((VOCAB, DIM)) / DIM**0.5).astype(np.float16))
     hidden = rng.standard_normal((batch, DIM))
-    top = hl.compile(layer, "cascade", width=0, eps=0.2, delta=0.0).topk(hidden, 10)
+    top = hl.compile(layer, "cascade", eps=0.2, delta=0.0).topk(hidden, 10)
     if batch == 8 or level not in CLOSE:
         assert (top.cost.dense == (batch == 64 and level in DEAR)).all()
     assert (top.error <= 0.2).all()

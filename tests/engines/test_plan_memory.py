@@ -16,8 +16,8 @@ from headlong.plan import Level, Plan
 
 
 def plan_of(*found: np.ndarray) -> Plan:
-    levels = tuple(Level(codes, ((0, 4, 8),), None, None, ()) for codes in found[:2])
-    return Plan(None, None, None, None, levels, arrays={str(number): array for number, array in enumerate(found[2:])})
+    levels = tuple(Level(codes, ((0, 4),), None, None, ()) for codes in found[:2])
+    return Plan(None, None, None, levels, arrays={str(number): array for number, array in enumerate(found[2:])})
 
 
 @pytest.fixture

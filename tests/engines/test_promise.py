@@ -88,14 +88,13 @@ def flat_layer(vocab: int = 20_000, dim: int = 48) -> tuple[Layer, np.ndarray]:
 
 
 @pytest.mark.parametrize("level", native.levels()[1:])
-@pytest.mark.parametrize("width", [0, 16, 32])
-def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str, width: int) -> None:
-    """Every level, with and without a prefix, at a delta large enough for failures to be seen if they came too often."""
+def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    """Every level, at a delta large enough for failures to be seen if they came too often."""
     monkeypatch.setenv("HEADLONG_ISA", level)
     layer, hidden = flat_layer()
     exact = truth(layer, hidden[:50])
     failures, sampled = 0, 0
-    engine = hl.compile(layer, "cascade", eps=0.02, delta=0.1, width=width, calibration=hidden[100:], threads=2)
+    engine = hl.compile(layer, "cascade", eps=0.02, delta=0.1, calibration=hidden[100:], threads=2)
     assert engine.promise == hl.Promise(0.02, 0.1, 0.0)
     for seed in range(SEEDS):
         reader = reader_of(engine, threads=2, seed=seed)
@@ -106,7 +105,7 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str,
         for b, reference in enumerate(exact.logits):
             check_topk(reference, found.ids[b], found.logits[b], float(exact.rounding[b]))
     check_rate(failures, 50 * SEEDS, 0.1)
-    assert sampled > 150 or (width == 0 and level in DEAR), "most rows were estimated"
+    assert sampled > 150 or level in DEAR, "most rows were estimated"
 
 
 def reader_of(engine: Engine, **options: int) -> Engine:
@@ -118,7 +117,7 @@ def reader_of(engine: Engine, **options: int) -> Engine:
 def test_delta_nought_is_a_proof(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     layer, hidden = flat_layer(3000)
-    engine = hl.compile(layer, "cascade", eps=0.02, delta=0.0, width=16, calibration=hidden[100:])
+    engine = hl.compile(layer, "cascade", eps=0.02, delta=0.0, calibration=hidden[100:])
     found, exact = engine.lse(hidden[:20]), truth(layer, hidden[:20])
     assert (found.error <= 0.02).all()
     check_within(found.lse, exact.lse, found.error, 1e-9)
@@ -128,7 +127,7 @@ def test_answers_come_back_the_same() -> None:
     """The same seed and batch: the same sample of rows, on one thread or on three. (Threads may score another row on the way to
     the ids; the sample then differs, within the promise.) Alone, a query reads other rows; its ids and logits are the same."""
     layer, hidden = flat_layer()
-    options = {"eps": 0.02, "delta": 0.1, "width": 16, "calibration": hidden[100:]}
+    options = {"eps": 0.02, "delta": 0.1, "calibration": hidden[100:]}
     engine = hl.compile(layer, "cascade", seed=1, threads=1, **options)
     first = engine.topk(hidden[:40], 5)
     assert (first.lse == engine.topk(hidden[:40], 5).lse).all()
@@ -147,7 +146,7 @@ def test_answers_come_back_the_same() -> None:
 
 
 def test_the_trained_layer_keeps_the_default_promise(trained: Layer, trained_hidden: np.ndarray) -> None:
-    """0.01 nats but for one in a million, over seven seeds; ids as float64 has them; 13 % of float32's bytes at most."""
+    """0.01 nats but for one in a million, over seven seeds; ids as float64 has them; 27 % of float32's bytes at most."""
     calibration, hidden = trained_hidden[:4096], trained_hidden[4096::16]
     exact = truth(trained, hidden)
     built = hl.compile(trained, calibration=calibration)
@@ -160,13 +159,13 @@ def test_the_trained_layer_keeps_the_default_promise(trained: Layer, trained_hid
         for b, reference in enumerate(exact.logits):
             check_topk(reference, found.ids[b], found.logits[b], float(exact.rounding[b]))
     read = np.mean([built.topk(row[None], 10).cost.bytes[0] for row in hidden[:64]])
-    assert read <= 0.13 * trained.vocab * trained.dim * 4
+    assert read <= 0.27 * trained.vocab * trained.dim * 4
 
 
 def test_a_nucleus_that_a_bet_decides_is_the_exact_one() -> None:
     """The same seeds draw the same classes, but for delta."""
     layer, hidden = flat_layer(4000)
-    engine = hl.compile(layer, "cascade", delta=0.1, calibration=hidden[200:], width=16, threads=1)
+    engine = hl.compile(layer, "cascade", delta=0.1, calibration=hidden[200:], threads=1)
     exact = hl.compile(layer, "full", threads=1)
     other = 0
     for seed, one in enumerate(hidden[:200]):

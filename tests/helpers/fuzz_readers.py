@@ -161,15 +161,6 @@ def engine_target(folder: Path) -> Target:
     return asked("engine", made, folder)
 
 
-def levels_target(folder: Path) -> Target:
-    """Saved engines of several levels: a rotation, means, segments, terms that share rows, and a promise with a delta."""
-    layer, calibration = small_layer()
-    options: list[dict[str, Any]] = [{"width": 4}, {"width": 6}, {"width": 8}]
-    made = [headlong.compile(layer, "cascade", calibration=calibration, threads=1, **chosen) for chosen in options]
-    assert [len(engine.plan.levels) for engine in made] == [2, 2, 1]
-    return asked("levels", made, folder)
-
-
 def small_layer() -> tuple[Layer, Any]:
     """A layer small enough that most damage falls on what describes it, and hidden vectors that it may see."""
     rng = np.random.default_rng(3)
@@ -203,7 +194,6 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     "quantised": quantised_target,
     "gguf": gguf_target,
     "engine": engine_target,
-    "levels": levels_target,
 }
 
 

@@ -33,13 +33,11 @@ VOCAB, DIM = 1200, 40
 # name: (dtype of the weights, method, options)
 ENGINES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "full": (np.float32, "full", {}),
-    "int8": (np.float32, "cascade", {"width": 0}),
-    "float16": (np.float16, "cascade", {"width": 0}),
+    "int8": (np.float32, "cascade", {}),
+    "float16": (np.float16, "cascade", {}),
     "proved": (ml_dtypes.bfloat16, "cascade", {"delta": 0.0}),
-    "prefix": (np.float32, "cascade", {"width": 16}),
-    "few bits": (np.float32, "cascade", {"bits": 3.4}),
     "linked": (np.float32, "cascade", {"link": hl.SoftCap(20.0)}),
-    "blocks": (np.float32, "cascade", {"width": 16, "blocks": True}),
+    "blocks": (np.float32, "cascade", {"blocks": True}),
 }
 STRUCTURED = ("tree", "bands", "parts", "experts", "mixture")
 EVERY = (*ENGINES, *STRUCTURED)

@@ -98,10 +98,9 @@ void put(std::vector<uint8_t>& out, const std::vector<T>& values) { put(out, val
 template <typename T>
 void put(std::vector<uint8_t>& out, T value) { put(out, &value, 1); }
 
-void scans(Check& check);    // codes: scan_u8, dot_codes
+void scans(Check& check);    // codes: scan_u8
 void rows(Check& check);     // rows as they are stored
 void classes(Check& check);  // what follows a scan
-void lanes(Check& check);    // queries side by side
 void tables(Check& check);   // the level's other tables: the encoder, the looks of blocks
 
 #ifdef HEADLONG_EVEX

@@ -62,43 +62,19 @@ void rotated(Check& check) {
     check.within("turn", got, exact, bound);
 }
 
-// Added to what is there, from the first row's column on; what lies beyond the last is not looked at.
-void multiplied(Check& check) {
-    Noise& noise = check.noise();
-    const int64_t n = 1 + noise.below(120), wide = (n + 47) / 48 * 48, stride = n + noise.below(9);
-    const std::vector<float> rows = noise.floats(kBlock * stride + 64, -2, 2), before = noise.floats((n + 7) / 8 * 8 * wide, -1, 1);
-    std::vector<float> sums = before;
-    encoder_for(check.level().isa)->gram(rows.data(), stride, n, sums.data(), wide);
-    std::vector<double> got, exact, bound;
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = i; j < n; ++j) {
-            double sum = before[i * wide + j], size = std::fabs(sum);
-            for (int64_t r = 0; r < kBlock; ++r) {
-                const double product = static_cast<double>(rows[r * stride + i]) * rows[r * stride + j];
-                sum += product;
-                size += std::fabs(product);
-            }
-            got.push_back(sums[i * wide + j]), exact.push_back(sum);
-            bound.push_back(size * (kBlock + 2) * 0x1p-24 + 1e-37);
-        }
-    check.within("gram", got, exact, bound);
-}
-
 void coded(Check& check) {
     Noise& noise = check.noise();
     const int64_t n = 1 + noise.below(150);
-    const Step step = static_cast<Step>(noise.below(4));
-    const int bits = step == Step::absmax ? 8 : 1 << noise.below(3);
-    const float size = noise.below(8) == 0 ? 0.f : std::exp(noise.uniform(-90, 40)), before = noise.uniform(0, 1) * size;
+    const float size = noise.below(8) == 0 ? 0.f : std::exp(noise.uniform(-90, 40));
     const std::vector<float> values = noise.floats(n, -size, size);
-    check.same("plane", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.same("code", [&](const Kernels& k, std::vector<uint8_t>& out) {
         const EncodeKernels& encoder = *encoder_for(k.isa);
         std::vector<float> left = values, work(n);
         std::vector<uint8_t> codes(n);
         float scale, length;
         put(out, encoder.square(values.data(), n));
         put(out, encoder.within(values.data(), n, size * 0.99f));
-        encoder.plane(left.data(), n, bits, step, before, work.data(), codes.data(), &scale, &length);
+        encoder.code(left.data(), n, work.data(), codes.data(), &scale, &length);
         put(out, left), put(out, codes), put(out, scale), put(out, length);
     });
 }
@@ -228,7 +204,6 @@ void tables(Check& check) {
         scanned(check);
         narrowed(check);
         rotated(check);
-        multiplied(check);
         coded(check);
         looked(check);
         listed(check);

@@ -29,7 +29,6 @@ bool check_level(const Kernels& level, const Kernels& standard, int rounds, uint
         scans(check);
         rows(check);
         classes(check);
-        lanes(check);
         tables(check);
     }
     std::printf("%-12s against %-8s %7ld comparisons, hash %016llx%s\n", level.isa, standard.isa, check.comparisons(),
@@ -39,9 +38,9 @@ bool check_level(const Kernels& level, const Kernels& standard, int rounds, uint
 }
 
 const Kernels* honest;
-void off_by_one_bit(const uint8_t* block, int64_t words, int bits, const int32_t* sums, const int8_t* planes, const int32_t* offset, const float* step,
+void off_by_one_bit(const uint8_t* block, int64_t words, const int32_t* sums, const int8_t* planes, const int32_t* offset, const float* step,
                     const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
-    honest->scan_u8(block, words, bits, sums, planes, offset, step, scale, base, add, n, est, stride);
+    honest->scan_u8(block, words, sums, planes, offset, step, scale, base, add, n, est, stride);
     uint32_t raw;
     std::memcpy(&raw, est, sizeof raw);
     raw ^= 1;

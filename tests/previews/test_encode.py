@@ -10,27 +10,18 @@ from adversarial import DTYPES
 from headlong import native
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.native.planes import Plane
-from headlong.plan import deinterleave, row_bytes, unpack
-from headlong.previews.encode import Encoded, Group, Groups, encode, encode_all, part_of
-from headlong.previews.few_bits import DEEPER, lost_by
+from headlong.plan import deinterleave
+from headlong.previews.encode import Encoded, Group, Groups, encode
 from headlong.previews.whitening import Basis, whiten
 
-EIGHT = (8, "absmax")
-GROUPS = {
-    1: (((0, 1, (EIGHT,)),), ()),
-    7: (((0, 3, (EIGHT,)), (3, 7, ())), ((3, 7, (EIGHT,)),)),
-    65: (((0, 33, ((4, "upper"), (1, "lower"))), (33, 65, ((2, "gaussian"), (1, "gaussian")))),
-         ((0, 33, ((4, "upper"),)), (33, 65, ((4, "upper"), (2, "lower"))))),
-    130: (((0, 30, (EIGHT,)), (30, 96, ((4, "gaussian"),)), (96, 120, ((1, "gaussian"),)), (120, 130, ())),
-          ((30, 130, ((4, "upper"), (2, "lower"))),)),
-    300: (((0, 32, (EIGHT,)), (32, 300, ((4, "gaussian"),))), ((32, 300, ((4, "gaussian"),)),)),
-}  # fmt: skip
-"""By the number of coordinates: all kinds of planes, and groups that end anywhere."""
-
-
-PLANES: list[tuple[Plane, ...]] = [(EIGHT,), (EIGHT, EIGHT)]
-PLANES += [((bits, "gaussian"),) for bits in (1, 2, 4)] + [((bits, "upper"), (bits, "lower")) for bits in (1, 2, 4)]
+GROUPS: dict[int, Groups] = {
+    1: (Group(0, 1, True),),
+    7: (Group(0, 3, True), Group(3, 7, False)),
+    65: (Group(0, 33, True), Group(33, 65, True)),
+    130: (Group(0, 30, True), Group(30, 96, False), Group(96, 120, True), Group(120, 130, False)),
+    300: (Group(0, 32, True), Group(32, 300, True)),
+}
+"""By the number of coordinates: groups that end anywhere."""
 
 
 def layer_of(dim: int, dtype: str = "float32") -> Layer:
@@ -44,26 +35,20 @@ def layer_of(dim: int, dtype: str = "float32") -> Layer:
     return Layer(weight.astype(kind), rng.standard_normal(197).astype(np.float32))
 
 
-def groups_for(dim: int) -> Groups:
-    return Groups(*(tuple(Group(*group) for group in side) for side in GROUPS[dim]))
-
-
 def basis_for(layer: Layer) -> Basis:
     vectors = np.random.default_rng(1).standard_normal((400, layer.dim))
     return whiten(layer.weight, vectors * np.arange(1, layer.dim + 1) ** -0.5)
 
 
-def read(found: Encoded, groups: Groups, side: int, vocab: int) -> Doubles:
-    """What the planes of a side (0 coarse, 1 fine) mean, ``[vocab, dim]``."""
-    rows = deinterleave(found.codes, vocab) if side == 0 else found.rest
-    scale = (found.scale, found.rest_scale)[side].astype(np.float64)
-    total, place, number = np.zeros((vocab, groups.coarse[-1].stop)), 0, 0
-    for group in groups[side]:
-        for start, stop, bits in group.layout:
-            size = row_bytes(stop, bits, start)
-            whole = unpack(np.ascontiguousarray(rows[:, place : place + size]), bits, stop - start)
-            total[:, start:stop] += scale[number, :vocab, None] * whole
-            place, number = place + (size if side else -(-size // 4) * 4), number + 1
+def read(found: Encoded, groups: Groups, vocab: int) -> Doubles:
+    """What the codes mean, ``[vocab, dim]``."""
+    rows, scale = deinterleave(found.codes, vocab), found.scale.astype(np.float64)
+    total, place, number = np.zeros((vocab, groups[-1].stop)), 0, 0
+    for start, stop, coded in groups:
+        if coded:
+            whole = rows[:, place : place + stop - start].astype(np.float64) - 128
+            total[:, start:stop] = scale[number, :vocab, None] * whole
+            place, number = place + -(-(stop - start) // 4) * 4, number + 1
     return total
 
 
@@ -73,24 +58,23 @@ def read(found: Encoded, groups: Groups, side: int, vocab: int) -> Doubles:
 def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, level: str, dtype: str, dim: int) -> None:
     """Against the rows in float64, rotated in float64."""
     monkeypatch.setenv("HEADLONG_ISA", level)
-    layer, groups = layer_of(dim, dtype), groups_for(dim)
+    layer, groups = layer_of(dim, dtype), GROUPS[dim]
     basis = basis_for(layer)
     found = encode(layer, basis, groups, 2)
     rows = layer.weight.astype(np.float64) - basis.centre
     uncoded = found.uncoded[: layer.vocab]
     assert (np.flatnonzero(uncoded) == ([] if dtype == "float16" else [3])).all() and not found.uncoded[layer.vocab :].any()
-    coarse, fine = (read(found, groups, side, layer.vocab) for side in (0, 1))
-    rotated, sides = np.where(uncoded[:, None], 0.0, rows @ basis.back), (coarse, coarse + fine)
-    for g, group in enumerate(groups.coarse):
+    meant = read(found, groups, layer.vocab)
+    rotated = np.where(uncoded[:, None], 0.0, rows @ basis.back)
+    for g, group in enumerate(groups):
         part = slice(group.start, group.stop)
-        lost, rest = (np.linalg.norm((rotated - side)[:, part], axis=1) for side in sides)
+        lost = np.linalg.norm((rotated - meant)[:, part], axis=1)
         slop = 1e-13 * np.linalg.norm(rotated[:, part], axis=1)
         claimed = found.lost[g, : layer.vocab].astype(np.float64) + found.rounded[g, : layer.vocab]
-        assert (lost <= claimed + slop).all() and (rest <= found.rest_lost[g, : layer.vocab] + slop).all()
+        assert (lost <= claimed + slop).all()
         if dim > 1:  # where a code is off by no more than roundings are
             assert np.median(lost) >= 0.8 * np.median(claimed), "and no more is claimed than that"
-    for size, side in zip((found.size, found.rest_size), sides, strict=True):
-        assert (np.linalg.norm(side, axis=1) <= size[: layer.vocab] * (1 + 1e-12)).all()
+    assert (np.linalg.norm(meant, axis=1) <= found.size[: layer.vocab] * (1 + 1e-12)).all()
     assert (np.linalg.norm(rows, axis=1)[~uncoded] <= found.length[: layer.vocab][~uncoded]).all()
     base = rows @ basis.mean + layer.bias
     np.testing.assert_allclose(found.base[: layer.vocab][~uncoded], base[~uncoded], rtol=1e-6, atol=1e-12)
@@ -100,7 +84,7 @@ def test_nothing_is_lost_beyond_what_is_said(monkeypatch: pytest.MonkeyPatch, le
 @pytest.mark.parametrize("dim", GROUPS)
 def test_native_codes_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, level: str, dim: int) -> None:
     """But for the rotation, whose products BLAS adds up in another order: that moves a code where it lies between two."""
-    layer, groups = layer_of(dim), groups_for(dim)
+    layer, groups = layer_of(dim), GROUPS[dim]
     basis = basis_for(layer)
     made = []
     for isa in (level, native.REFERENCE):
@@ -110,27 +94,19 @@ def test_native_codes_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch, level:
         assert ours.shape == reference.shape and ours.dtype == reference.dtype, name
         if ours.dtype == np.uint8:
             assert (ours == reference).mean() > 0.999 if ours.size else True, name
-        elif name not in ("lost", "rest_lost"):  # a code between two moves what is lost by a step
+        elif name != "lost":  # a code between two moves what is lost by a step
             near = np.isclose(ours, reference, rtol=1e-3, atol=1e-30, equal_nan=True)
             assert near.sum() >= 0.99 * near.size, name  # one code that lies between two moves the scale of its row
             np.testing.assert_allclose(ours, reference, rtol=1e-2, atol=1e-30, err_msg=name)
         else:
-            assert (np.abs(ours - reference) <= 1e-3 * reference + 1e-6 * made[1].rest_size + 1e-30).mean() > 0.98, name
+            assert (np.abs(ours - reference) <= 1e-3 * reference + 1e-6 * made[1].length + 1e-30).mean() > 0.98, name
 
 
 def test_threads_do_not_matter() -> None:
-    layer, groups = layer_of(130), groups_for(130)
+    layer, groups = layer_of(130), GROUPS[130]
     basis = basis_for(layer)
     for one, other in zip(encode(layer, basis, groups, 1), encode(layer, basis, groups, 3), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_six_bits_of_what_four_leave_are_closer_than_eight_of_the_whole() -> None:
-    rows = np.random.default_rng(0).standard_normal((200, 576)).astype(np.float32)
-    lost = {}
-    for name, planes in (("eight", (EIGHT,)), ("ten", ((4, "gaussian"), *DEEPER[6]))):
-        lost[name] = np.median(lost_by(rows, planes) / np.linalg.norm(rows, axis=1))
-    assert lost["ten"] < lost["eight"] < 0.009
 
 
 def unturned(layer: Layer) -> Basis:
@@ -147,7 +123,7 @@ def test_native_encoders_write_what_numpy_does_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch, level: str, dtype: str, dim: int
 ) -> None:
     """Every field, given the same rotated rows."""
-    layer, groups = layer_of(dim, dtype), groups_for(dim)
+    layer, groups = layer_of(dim, dtype), GROUPS[dim]
     made = []
     for isa in (level, native.REFERENCE):
         monkeypatch.setenv("HEADLONG_ISA", isa)
@@ -158,8 +134,7 @@ def test_native_encoders_write_what_numpy_does_bit_for_bit(
 
 
 @pytest.mark.parametrize("level", native.levels()[1:])
-@pytest.mark.parametrize("planes", PLANES)
-def test_halves_and_tiny_rows_are_coded_alike(monkeypatch: pytest.MonkeyPatch, level: str, planes: tuple[Plane, ...]) -> None:
+def test_halves_and_tiny_rows_are_coded_alike(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """Halves between two codes, rows whose squares underflow, and rows without a step."""
     dim = 67
     rng = np.random.default_rng(3)
@@ -171,22 +146,9 @@ def test_halves_and_tiny_rows_are_coded_alike(monkeypatch: pytest.MonkeyPatch, l
     made = []
     for isa in (level, native.REFERENCE):
         monkeypatch.setenv("HEADLONG_ISA", isa)
-        made.append(encode(Layer(weight), basis, Groups((Group(0, dim, planes),), ())))
+        made.append(encode(Layer(weight), basis, (Group(0, dim, True),)))
     for name, ours, reference in zip(Encoded._fields, *made, strict=True):
         np.testing.assert_array_equal(ours, reference, err_msg=name)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("level", native.levels())
-def test_views_that_share_a_pass_are_those_of_a_pass_each(level: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    layer = layer_of(130, dtype)
-    basis = basis_for(layer)
-    views = groups_for(130), Groups((Group(0, 17, (EIGHT,)), Group(17, 64, (EIGHT,)), Group(64, 130, ())), ())
-    for together, groups in zip(encode_all(layer, basis, views), views, strict=True):
-        alone = encode(layer, basis, groups)
-        for name, array in together._asdict().items():
-            np.testing.assert_array_equal(array, getattr(alone, name), err_msg=name)
 
 
 @pytest.mark.parametrize("level", native.levels())
@@ -194,19 +156,8 @@ def test_the_first_groups_alone_are_coded_as_with_all_others(level: str, monkeyp
     monkeypatch.setenv("HEADLONG_ISA", level)
     layer = layer_of(130, "float16")
     basis = basis_for(layer)
-    whole = Groups((Group(0, 17, (EIGHT,)), Group(17, 64, (EIGHT,)), Group(64, 130, ())), ())
-    all_, first = encode(layer, basis, whole), encode(layer, basis, Groups(whole.coarse[:2], ()))
+    whole = (Group(0, 17, True), Group(17, 64, True), Group(64, 130, False))
+    all_, first = encode(layer, basis, whole), encode(layer, basis, whole[:2])
     for name in ("codes", "scale", "base", "length", "uncoded"):
         np.testing.assert_array_equal(getattr(all_, name), getattr(first, name), err_msg=name)
     np.testing.assert_array_equal(all_.lost[:2], first.lost)
-
-
-def test_a_part_of_what_was_found_is_what_is_found_of_a_part() -> None:
-    layer = layer_of(65)
-    basis, groups = basis_for(layer), groups_for(65)
-    whole = encode(layer, basis, groups)
-    for part in (slice(0, 64), slice(64, 192), slice(128, 320)):
-        assert layer.bias is not None
-        alone = encode(Layer(layer.weight[part], layer.bias[part]), basis, groups)
-        for name, array in part_of(whole, part)._asdict().items():
-            np.testing.assert_array_equal(array, getattr(alone, name), err_msg=name)

@@ -112,7 +112,7 @@ def test_wide_rows_are_split_into_segments(monkeypatch: pytest.MonkeyPatch) -> N
     rng = np.random.default_rng(0)
     layer = Layer(rng.standard_normal((20, 21)).astype(np.float32))
     (level,) = int8_plan(layer, Dense()).levels
-    assert level.layout == ((0, 8, 8), (8, 16, 8), (16, 21, 8)) and level.scale is not None and level.scale.shape == (3, 64)
+    assert level.layout == ((0, 8), (8, 16), (16, 21)) and level.scale is not None and level.scale.shape == (3, 64)
     hidden = rng.standard_normal(21).astype(np.float32)
     query = looked(layer, hidden)
     assert (np.abs(layer.weight.astype(np.float64) @ hidden.astype(np.float64) - query.estimate) <= query.radius).all()

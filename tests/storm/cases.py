@@ -41,12 +41,10 @@ BIASES = ("none", "plain", "large")
 CALIBRATIONS = ("none", "good", "alien", "zeros", "equal", "one row", "far larger", "far smaller")
 METHODS = {
     "full": ({},),
-    "cascade": ({}, {"width": 0}, {"width": 8}, {"bits": 1}, {"bits": 2}, {"bits": 4}, {"bits": 8}, {"bits": 2.5},
-                {"bits": 3}, {"bits": 3.5}, {"bits": 4, "rotation": 3}, {"blocks": True},
-                {"blocks": True, "width": 0}, {"blocks": True, "width": 8}),
+    "cascade": ({}, {"blocks": True}),
     "svd": ({},),
     "auto": ({},),
-    "shards": ({}, {"bits": 4}),
+    "shards": ({},),
     **dict.fromkeys(MAKERS, ({},)),
     **dict.fromkeys(("blocks", "experts", "mixture"), ({}, {"parts": "full"}, {"parts": "cascade"})),
 }  # fmt: skip
@@ -89,12 +87,11 @@ def draw(number: int) -> Case:
 
 def _around_tastes(case: Case, rng: np.random.Generator) -> Case:
     """The case on a layer that rays are for, asked for blocks."""
-    options = ({"blocks": True}, {"blocks": True, "width": 0}, {"blocks": True, "width": 8})[int(rng.integers(3))]
     vocab, dim = int(rng.choice([5_000, 12_103, 20_011])), int(rng.choice([16, 48, 64, 100]))
     calibration, eps = ("none", "good", "good", "alien")[int(rng.integers(4))], (0.01, 0.1, math.inf)[int(rng.integers(3))]
     return replace(
         case, vocab=vocab, dim=dim, batch=min(case.batch, MOST_LOGITS // vocab), spectrum=TASTES, method="cascade",
-        options=options, calibration=calibration, eps=eps,
+        options={"blocks": True}, calibration=calibration, eps=eps,
     )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class Soak:
             layer = hl.Layer((rng.standard_normal((vocab, dim)) * scale).astype(np.float32))
             vectors = rng.standard_normal((600, dim))
             calls: list[tuple[str, dict[str, Any]]] = [
-                ("full", {}), ("cascade", {}), ("cascade", {"bits": 4}),
+                ("full", {}), ("cascade", {}),
                 ("cascade", {"calibration": vectors}), ("cascade", {"blocks": True, "calibration": vectors}),
             ]  # fmt: skip
             for method, options in calls:

@@ -37,13 +37,6 @@ inline F fused(F a, F b, F c) { return (F)vfmaq_f32((float32x4_t)c, (float32x4_t
 
 #include "kernels/common/row_products_4_wide.inl"
 
-inline uint32_t lane_bits(I mask) {
-    const uint32x4_t place = {1, 2, 4, 8};
-    return vaddvq_u32(vandq_u32((uint32x4_t)mask, place));
-}
-
-#include "kernels/common/batch_maths_4_wide.inl"
-
 // M vectors, after which `from` goes on by `next`. Four, and eight as two times four, are loaded by hand: compilers give the load of four
 // registers an addition of its own, and move its registers about.
 template <int M>
@@ -69,15 +62,6 @@ inline void load_vectors(const uint8_t*& from, int64_t next, uint8x16_t (&to)[M]
     }
 }
 
-// The codes of one group of a word.
-template <int Bits, int Group>
-inline uint8x16_t codes_of(uint8x16_t word) {
-    if constexpr (Bits == 8) return word;
-    else if constexpr (Group == 0) return vandq_u8(word, vdupq_n_u8((1 << Bits) - 1));
-    else if constexpr (Bits * Group + Bits == 8) return vshrq_n_u8(word, Bits * Group);
-    else return vandq_u8(vshrq_n_u8(word, Bits * Group), vdupq_n_u8((1 << Bits) - 1));
-}
-
 // How a query's bytes and the codes are loaded, whatever multiplies them.
 struct ByteVectors {
     using Codes = uint8x16_t;
@@ -88,12 +72,8 @@ struct ByteVectors {
     static void vectors(const uint8_t*& from, int64_t next, Codes (&to)[M]) { load_vectors<M>(from, next, to); }
 };
 
-// Where signed bytes alone are multiplied: codes of 8 bits lose their offset, or the query is raised by it.
-struct SignedBytes : ByteVectors {
+// Where bytes of one kind alone are multiplied: the query is raised by 128.
+struct RaisedBytes : ByteVectors {
     static constexpr bool centred = true;
     static X raise(X x) { return veorq_s8(x, vdupq_n_s8(-128)); }
-    template <int Bits, int Group>
-    static Codes take(Codes word) {
-        return Bits == 8 ? veorq_u8(word, vdupq_n_u8(128)) : codes_of<Bits, Group>(word);
-    }
 };

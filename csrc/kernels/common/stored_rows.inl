@@ -2,24 +2,6 @@
 
 #include "kernels/int8_step.inl"
 
-// Inline, as the two below: a translation unit that has an instruction for it brings its own.
-inline void dot_codes_of(const uint8_t* codes, int64_t stride, const int32_t* ids, int64_t n, int64_t count, int bits,
-                         const int8_t* high, const int8_t* low, int32_t* dots) {
-    const int mask = (1 << bits) - 1, times = bits == 8 ? 1 : 2;
-    for (int64_t j = 0; j < n; ++j) {
-        const uint8_t* row = codes + ids[j] * stride;
-        int32_t a = 0, b = 0;
-        for (int g = 0; g < 8 / bits; ++g)
-            for (int64_t i = 0; i < count; ++i) {
-                const int32_t code = row[i] >> g * bits & mask;
-                a += code * high[g * count + i];
-                b += code * low[g * count + i];
-            }
-        dots[2 * j] = times * a;
-        dots[2 * j + 1] = times * b;
-    }
-}
-
 inline float round_up(double x) {
     float f = static_cast<float>(x);
     return static_cast<double>(f) < x ? std::nextafterf(f, kInfinity) : f;

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from headlong.bench.machine_load import Neighbours, load_average
 from headlong.bench.measure import Progress, environment, silent
-from headlong.costs.machine_load import Neighbours, load_average
 from headlong.errors import OptionError
 
 SAMPLERS: dict[str, dict[str, float]] = {

@@ -23,9 +23,9 @@ import numpy as np
 import headlong
 from headlong.arrays import evenly
 from headlong.bench import cold, measure, rivals
+from headlong.bench.machine_load import Neighbours, load_average
 from headlong.bench.measure import Clock, Contestant, Progress, Schedule, Timing
 from headlong.bench.oracle import Truth, true_log_probs
-from headlong.costs.machine_load import Neighbours, load_average
 from headlong.engines.arguments import checked_eps, checked_hidden, checked_k
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer

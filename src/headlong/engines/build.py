@@ -118,7 +118,7 @@ def checked_norms(layer: Layer, threads: int) -> Floats:
 
 def check_numbers(plan: Plan) -> None:
     """NonFiniteError where a plan of finite numbers came out with NaN: comparisons with it have no order, and radii no end."""
-    named = {"mean": plan.mean, "rotation": plan.rotation, "base": plan.base, "centre": plan.centre}
+    named = {"rotation": plan.rotation, "base": plan.base, "centre": plan.centre}
     for number, level in enumerate(plan.levels):
         named |= {f"scale of level {number}": level.scale, f"slack of level {number}": level.slack}
     small = {name: array for name, array in (plan.arrays or {}).items() if array.dtype == np.float64}
@@ -133,5 +133,5 @@ def part(
     """The engine of one matrix of a structured layer; ``vectors`` are what it is asked for, and choose its plan."""
     if method not in READERS:
         raise OptionError(f"parts is {method!r}; expected one of {', '.join(READERS)}")
-    name, reason = choose(layer, wanted, vectors is not None) if method == "auto" else (method, "asked for")
+    name, reason = choose(layer, wanted) if method == "auto" else (method, "asked for")
     return reading(layer, METHODS[name](), wanted, vectors, threads=threads, seed=seed, reason=reason)

@@ -66,11 +66,11 @@ def executor(
     weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
 ) -> Executor:
     """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
-    mean, rotation, base, centre, looks, budget, dense, *_ = plan
+    rotation, base, centre, looks, budget, dense, *_ = plan
     if base is None:
         base = np.zeros(padded(len(weight)), np.float32)
     native: Executor = loaded().Executor(
-        bits(weight), weight.dtype.name, bias, norms, link, mean, None if rotation is None else bits(rotation), centre, base,
+        bits(weight), weight.dtype.name, bias, norms, link, None if rotation is None else bits(rotation), centre, base,
         [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, dense.code_product, level,
     )  # fmt: skip
     return native

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,16 +55,12 @@ def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
 
 def encode_into(
     weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, columns: int,
-    views: Sequence[tuple[Sequence[tuple[Any, ...]], Sequence[tuple[Any, ...]], tuple[Array, ...]]],
-    limits: tuple[float, ...], thread_count: int,
+    groups: Sequence[tuple[int, int, float, bool]], result: tuple[Array, ...], limits: tuple[float, ...], thread_count: int,
 ) -> None:  # fmt: skip
-    """Fills the result of every view ``(coarse, fine, result)``, an ``Encoded`` of ``previews/encode.py``, in one pass."""
-    places = [
-        (coarse, fine, tuple(array.view(np.uint8) if array.dtype == bool else array for array in result))
-        for coarse, fine, result in views
-    ]
+    """Fills ``result``, an ``Encoded`` of ``previews/encode.py``."""
+    places = tuple(array.view(np.uint8) if array.dtype == bool else array for array in result)
     name = weight.dtype.name
-    loaded().encode_into(bits(weight), name, bias, centre, mean, back, columns, places, limits, thread_count, isa())
+    loaded().encode_into(bits(weight), name, bias, centre, mean, back, columns, groups, places, limits, thread_count, isa())
 
 
 def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:

@@ -6,8 +6,6 @@
 which holds for any choice of peaks. The slacks are rounded up and cover the executor's own rounding, underflow included,
 for every finite row and query; a row whose codes could leave float32's range gets an infinite slack and is always
 scored exactly.
-
-Not here: fewer bits, prefixes, probabilistic widths.
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads
     base = np.zeros(padded(layer.vocab), np.float32)
     if layer.bias is not None:
         base[: layer.vocab] = layer.bias
-    layout = tuple((start, min(start + SEGMENT, layer.dim), 8) for start in range(0, layer.dim, SEGMENT))
+    layout = tuple((start, min(start + SEGMENT, layer.dim)) for start in range(0, layer.dim, SEGMENT))
     slack, terms = _radius(codes, base, layer.dim)
     codes = _without(codes, np.isinf(slack[-1]))
     scale = np.ascontiguousarray(np.broadcast_to(codes.scale, (len(layout), len(base))))
     level = Level(codes.codes, layout, scale, slack, terms)
     if together and len(layout) == 1:
         level = _taken_together(layer, level, codes.size, centre)
-    return Plan(mean=None, rotation=None, base=base, centre=centre, levels=(level,), dense=dense)
+    return Plan(rotation=None, base=base, centre=centre, levels=(level,), dense=dense)
 
 
 def _radius(codes: Codes, base: Floats, dim: int) -> tuple[Floats, tuple[Term, ...]]:
@@ -66,7 +64,7 @@ def _radius(codes: Codes, base: Floats, dim: int) -> tuple[Floats, tuple[Term, .
 def _taken_together(layer: Layer, level: Level, size: Floats, centre: Doubles | None) -> Level:
     def errors(part: slice) -> Doubles:
         wide = layer.weight[part].astype(np.float64)
-        return np.asarray((wide if centre is None else wide - centre) - decoded(level, 0, part))
+        return np.asarray((wide if centre is None else wide - centre) - decoded(level, part))
 
     assert level.slack is not None
     uncoded = np.isinf(level.slack[-1])

@@ -40,8 +40,8 @@ def svd_plan(layer: Layer, width: int, budget: int, calibration: Doubles | None 
     if not np.isfinite(preview).all():
         raise NonFiniteError("the layer's rows leave float32's range once rotated; svd cannot hold them: use cascade")
     columns = np.ascontiguousarray(back[:, :width], np.float32)
-    level = Level(preview, ((0, width, 32),), scale=None, slack=None, terms=())
-    return Plan(mean=None, rotation=columns, base=base, centre=None, levels=(level,), budget=budget, dense=Dense())
+    level = Level(preview, ((0, width),), scale=None, slack=None, terms=())
+    return Plan(rotation=columns, base=base, centre=None, levels=(level,), budget=budget, dense=Dense())
 
 
 def rotation(weight: Array, calibration: Doubles | None = None) -> tuple[Doubles, Doubles]:

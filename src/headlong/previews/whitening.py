@@ -118,6 +118,8 @@ def basis_of(mean: Doubles, centre: Doubles, rotation: Halves | Floats, scale: f
     """The basis that rotates hidden vectors by ``rotation [dim, dim]``, an invertible one, as it is stored."""
     wide = rotation.astype(np.float64)
     back = np.linalg.inv(wide).T
+    if not (np.isfinite(wide).all() and np.isfinite(back).all()):
+        raise np.linalg.LinAlgError("its numbers are none")
     sizes = float(np.linalg.norm(wide) * np.linalg.norm(back))
     gap = float(np.linalg.norm(np.eye(len(wide)) - back @ wide.T))
     # Five products of this length are rounded: x R, A T, their sum, the subtraction of means, and the gap just computed.

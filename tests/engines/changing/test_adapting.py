@@ -1,4 +1,4 @@
-"""Engines that learn from their own queries: what they promise and answer stays, what they read falls."""
+"""Engines that learn from their own queries: what they promise and answer stays, and they read no more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from learning import DIM, learned, world
 
 @pytest.mark.usefixtures("few_queries")
 @pytest.mark.parametrize("options", [{}, {"eps": np.inf}, {"eps": 0.2, "delta": 0.0}], ids=str)
-def test_reads_less_and_answers_the_same(options: dict[str, Any]) -> None:
+def test_reads_no_more_and_answers_the_same(options: dict[str, Any]) -> None:
     layer, hidden = world()
     engine = hl.compile(layer, "cascade", adapt=True, threads=1, **options)
     plain = hl.compile(layer, "cascade", threads=1, **options)
@@ -39,8 +39,7 @@ def test_reads_less_and_answers_the_same(options: dict[str, Any]) -> None:
     assert (after.ids == np.argsort(-(hidden[500:600].astype(float) @ layer.weight.T.astype(float)), 1)[:, :5]).all()
     assert after.proved.all()
     one = [float(each.topk(row[None], 5).cost.bytes[0]) for each in (plain, engine) for row in hidden[500:560]]
-    # For ids alone rows of the layer stood in, and here they are like the queries: the two plans may differ, but not by much.
-    assert np.mean(one[60:]) < (0.9 if options.get("eps") != np.inf else 1.15) * np.mean(one[:60])
+    assert np.mean(one[60:]) < 1.15 * np.mean(one[:60])
 
 
 def test_plans_are_made_of_more_and_more_queries() -> None:
@@ -146,10 +145,9 @@ def test_saved_copied_and_changed_as_it_is_now(tmp_path: Path) -> None:
     path = tmp_path / "engine.safetensors"
     engine.save(path)
     same = hl.load(path)
-    assert same.plan.rotation is not None
     assert (same.topk(hidden[:5]).ids == engine.topk(hidden[:5]).ids).all()
     for copied in (pickle.loads(pickle.dumps(engine)), copy.deepcopy(engine)):  # noqa: S301
-        assert isinstance(copied, Adapting) and copied.plan.rotation is not None and "watches" in copied.reason
+        assert isinstance(copied, Adapting) and "watches" in copied.reason
         assert (copied.topk(hidden[:5]).ids == engine.topk(hidden[:5]).ids).all()
     fewer = engine.without([int(engine.topk(hidden[:1], 1).ids[0, 0])])
     assert fewer.topk(hidden[:1], 1).ids[0, 0] == engine.topk(hidden[:1], 2).ids[0, 1]

@@ -33,9 +33,8 @@ MORE = (RNG.standard_normal((60, DIM)) * 1.5).astype(np.float32)
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("full", {}),
     "int8": ("cascade", {}),
-    "prefix": ("cascade", {"calibration": RNG.standard_normal((200, DIM)), "width": 8}),
-    "blocks": ("cascade", {"calibration": RNG.standard_normal((200, DIM)), "width": 8, "blocks": True}),
-    "few bits": ("cascade", {"calibration": RNG.standard_normal((200, DIM)), "bits": 2, "blocks": True}),
+    "calibrated": ("cascade", {"calibration": RNG.standard_normal((200, DIM))}),
+    "blocks": ("cascade", {"calibration": RNG.standard_normal((200, DIM)), "blocks": True}),
     "int8 and blocks": ("cascade", {"blocks": True}),
 }
 FILTERS: list[dict[str, Any]] = [{}, {"top_k": 7}, {"top_p": 0.8, "temperature": 0.7}, {"min_p": 0.1}]
@@ -113,18 +112,6 @@ def test_changes_are_proved_and_so_is_what_they_come_to(kind: str) -> None:
     assert isinstance(back, hl.Engine) and back.layer.vocab == len(model.weight)
 
 
-def test_bits_stay_where_the_energy_is() -> None:
-    rng = np.random.default_rng(5)
-    weight = (rng.standard_normal((300, 128)) * np.geomspace(4, 0.02, 128)).astype(np.float32)
-    engine = hl.compile(hl.Layer(weight), "cascade", bits=2.5, calibration=rng.standard_normal((300, 128)), blocks=True)
-    one = engine.without([7]).with_rows(weight[:1], ids=[7]).compact()
-    assert [level.layout for level in one.plan.levels] == [level.layout for level in engine.plan.levels]
-    assert len(engine.plan.levels[0].layout) > 2
-    hidden = rng.standard_normal((3, 128))
-    expected = np.concatenate([weight[:7], weight[:1], weight[8:]]).astype(np.float64) @ hidden.T
-    assert (one.topk(hidden, 5).ids == np.argsort(-expected.T, axis=1, kind="stable")[:, :5]).all()
-
-
 @pytest.mark.parametrize("kind", ["full", "blocks"])
 @pytest.mark.parametrize("link", [None, hl.SoftCap(4.0), hl.Affine(0.5, 1.0)])
 def test_samples_are_those_of_one_layer(kind: str, link: Any) -> None:
@@ -178,7 +165,7 @@ def test_one_search_over_both_parts(vocab: int, count: int) -> None:
     rng = np.random.default_rng(vocab + count)
     weight = rng.integers(-2, 3, (vocab, DIM)).astype(np.float32)  # ties all over
     vectors = rng.standard_normal((400, DIM))
-    engine = hl.compile(hl.Layer(weight), "cascade", eps=math.inf, calibration=vectors, width=8, blocks=True)
+    engine = hl.compile(hl.Layer(weight), "cascade", eps=math.inf, calibration=vectors, blocks=True)
     gone = rng.choice(vocab, vocab // 4, replace=False)
     rows = np.concatenate([weight, weight * 2])[rng.integers(0, 2 * vocab, count)]
     back = rng.choice(gone, min(len(gone), count // 2), replace=False)

@@ -41,7 +41,6 @@ KINDS: dict[str, Callable[[hl.Layer], Any]] = {
     "full": lambda layer: hl.compile(layer, "full", threads=1),
     "cascade": cascade,
     "calibrated": lambda layer: cascade(layer, calibration=VECTORS[:, : layer.dim]),
-    "few bits": lambda layer: cascade(layer, bits=4),
     "blocks": lambda layer: cascade(layer, blocks=True, eps=np.inf),
     "adapting": lambda layer: cascade(layer, adapt=True),
     "shards": shards,
@@ -148,7 +147,7 @@ def test_an_eps_beyond_all_numbers_has_room_for_roundings(eps: float, shift: flo
     """What roundings took was once found by taking the rest from eps: nothing, where that was so large."""
     layer = hl.Layer(WEIGHT, link=hl.Affine(1.5, shift))
     expected, wide = truth(layer, HIDDEN), HIDDEN.astype(np.float64)  # float32 has no room beside 1e10
-    for engine in (cascade(layer, delta=0.0, width=0), cascade(layer, delta=0.0, calibration=VECTORS)):
+    for engine in (cascade(layer, delta=0.0), cascade(layer, delta=0.0, calibration=VECTORS)):
         for found in (engine.lse(wide, eps=eps), engine.topk(wide, 3, eps=eps)):
             assert (np.abs(found.lse - expected.lse) <= found.error + expected.rounding + 2.0**-50 * shift).all()
             assert (found.error <= eps).all()

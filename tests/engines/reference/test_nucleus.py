@@ -7,7 +7,6 @@ import pytest
 
 import headlong as hl
 from headlong import native
-from headlong.engines.methods.cascade import Cascade
 from headlong.engines.reference.gumbel import gumbels
 from oracle import kept
 from rates import check_rate
@@ -17,7 +16,6 @@ VOCAB, DIM, QUERIES = 6000, 48, 40
 
 @pytest.fixture(scope="module")
 def layer() -> hl.Layer:
-    """Energy that falls off: a prefix carries most of a logit, and leaves intervals too wide for a proof."""
     rng = np.random.default_rng(5)
     weight = rng.standard_normal((VOCAB, DIM)) * (1 + np.arange(DIM)) ** -0.5
     return hl.Layer(weight.astype(np.float32), rng.standard_normal(VOCAB).astype(np.float32))
@@ -40,8 +38,7 @@ def winners(layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: floa
 @pytest.fixture(params=[level for level in native.levels() if level != native.REFERENCE])
 def engine(request: pytest.FixtureRequest, layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> hl.Engine:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
-    monkeypatch.setattr(Cascade, "deeper", False)
-    return hl.compile(layer, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=16, threads=2)
+    return hl.compile(layer, "cascade", eps=0.05, delta=0.01, calibration=hidden, blocks=False, threads=2)
 
 
 @pytest.mark.parametrize(("top_p", "temperature"), [(0.95, 0.8), (0.4, 1.5)])
@@ -63,31 +60,10 @@ def test_the_same_query_gets_the_same_answer(engine: hl.Engine, hidden: np.ndarr
         assert alone.cost.dense != whole.cost.dense[b] or (alone.proved == whole.proved[b]).all()
 
 
-@pytest.mark.parametrize("delta", [0.01, 0.0])
-@pytest.mark.parametrize("level", [level for level in native.levels() if level != native.REFERENCE])
-def test_a_first_look_many_nats_wide(level: str, delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two bits a coordinate: nearly every interval reaches the best key, and what speaks against a class is still little."""
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    rng = np.random.default_rng(7)
-    energy = (1 + np.arange(96)) ** -0.25
-    wide = hl.Layer((rng.standard_normal((20_000, 96)) * energy).astype(np.float32))
-    hidden = 2.2 * energy * rng.standard_normal((QUERIES, 96))
-    engine = hl.compile(wide, "cascade", eps=0.05, delta=delta, bits=2, threads=2)
-    drawn = engine.sample(hidden, temperature=0.8, top_p=0.95, seed=9)
-    radius = 0.345 * np.linalg.norm(hidden, axis=1) * np.linalg.norm(wide.weight, axis=1).mean()
-    assert radius.min() > 8, "wider than the logits of a nucleus are apart"
-    failures = int((drawn.ids[:, 0] != winners(wide, hidden, 0.95, 0.8, 9)).sum())
-    check_rate(failures, QUERIES, max(delta, 1e-12))
-    assert drawn.proved.all() or delta > 0
-    alone = [engine.sample(row[None], temperature=0.8, top_p=0.95, seed=9).cost for row in hidden[:20]]
-    assert np.mean([cost.dense for cost in alone]) <= 0.1 and np.median([cost.rows for cost in alone]) < 200
-
-
 def test_without_a_delta_every_draw_is_proved(
     layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Cascade, "deeper", False)
-    engine = hl.compile(layer, "cascade", eps=0.05, delta=0.0, calibration=hidden, width=8)
+    engine = hl.compile(layer, "cascade", eps=0.05, delta=0.0, calibration=hidden, blocks=False)
     drawn = engine.sample(hidden[:8], top_p=0.9, seed=4)
     assert drawn.proved.all() and drawn.ids[:, 0].tolist() == winners(layer, hidden[:8], 0.9, 1.0, 4)
 
@@ -98,7 +74,7 @@ def test_masks_and_ties(engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray) 
     assert (drawn.ids % 2 == 1).all()
     rows = np.repeat(layer.weight[:20], 200, axis=0)
     tied = hl.Layer(rows)
-    one = hl.compile(tied, "cascade", eps=0.05, delta=0.01, calibration=hidden, width=8)
+    one = hl.compile(tied, "cascade", eps=0.05, delta=0.01, calibration=hidden, blocks=False)
     found = one.sample(hidden[:8], top_p=0.5, seed=3)
     for row, z in enumerate(hidden[:8] @ rows.astype(np.float64).T):
         inside = kept(z, z, 0, 0.5, 0.0)

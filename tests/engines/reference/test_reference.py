@@ -82,51 +82,38 @@ def test_peaks_split_the_query(x: np.ndarray) -> None:
 
 
 def test_query_halves() -> None:
-    halves = QuerySide(np.array([3.0, 4.0, 9.0]), np.array([6.0, 8.0, 1.0]), 7.0)
+    halves = QuerySide(np.array([3.0, 4.0, 9.0]), np.array([6.0, 8.0, 1.0]))
     assert query_half(Term("norm", 0, 2), halves) == 5.0 and query_half(Term("one", 0, 0), halves) == 1.0
-    assert query_half(Term("quantised", 0, 2), halves) == 10.0 and query_half(Term("hidden", 0, 0), halves) == 7.0
+    assert query_half(Term("quantised", 0, 2), halves) == 10.0
     with pytest.raises(InputError, match="'max'; expected one of norm"):
         query_half(Term("max", 0, 2), halves)
 
 
 def test_terms_share_rows_of_the_slack() -> None:
-    """A coordinate that is read twice has lost what the coarser segment lost; rows add up their terms."""
-    terms = (Term("norm", 0, 2, 2.0, 1), Term("one", 0, 0, 3.0, 1), Term("hidden", 0, 0, 1.0, 0))
+    terms = (Term("norm", 0, 2, 2.0, 1), Term("one", 0, 0, 3.0, 1), Term("norm", 0, 1, 1.0, 0))
     assert slack_rows(terms) == (1, 1, 0) and slack_rows((Term("one", 0, 0), Term("norm", 0, 2))) == (0, 1)
     slack = np.array([[1.0, 0.5], [10.0, 0.0]], np.float32)
-    level = Level(np.zeros((1, 1, 64, 4), np.uint8), ((0, 2, 8),), np.zeros((1, 64), np.float32), slack, terms)
-    halves = QuerySide(np.array([3.0, 4.0]), np.zeros(2), 7.0)
-    np.testing.assert_allclose(radii(level, halves, np.arange(2)), [7 + 10 * (2 * 5 + 3), 3.5])
+    level = Level(np.zeros((1, 1, 64, 4), np.uint8), ((0, 2),), np.zeros((1, 64), np.float32), slack, terms)
+    halves = QuerySide(np.array([3.0, 4.0]), np.zeros(2))
+    np.testing.assert_allclose(radii(level, halves, np.arange(2)), [3 + 10 * (2 * 5 + 3), 1.5])
 
 
-def matrix(levels: str = "two", budget: int | None = None, vocab: int = 150, link: Any = None, share: float = 1.0) -> Matrix:
-    """A layer under a hand-made plan: a coarse level and one that adds the rest, a wrong level, or none."""
+def matrix(levels: str = "one", budget: int | None = None, vocab: int = 150, link: Any = None, share: float = 1.0) -> Matrix:
+    """A layer under a hand-made plan: codes, or none."""
     rng = np.random.default_rng(1)
     weight = rng.standard_normal((vocab, 8)).astype(np.float32)
     bias = rng.standard_normal(vocab).astype(np.float32)
     base = np.zeros(padded(vocab), np.float32)
     base[:vocab] = bias
-    first = np.clip(np.rint(weight * 4), -127, 127)
-    rest = np.clip(np.rint((weight - first / 4) * 500), -127, 127)
-    codes = [(part + 128).astype(np.uint8) for part in (first, rest)]
-    lost = [weight - first / 4, weight - first / 4 - rest / 500]
-
-    def slack(gap: Any) -> Any:
-        sides = np.zeros((2, padded(vocab)), np.float32)
-        sides[0, :vocab] = np.linalg.norm(gap, axis=1) * 1.001
-        sides[1, :vocab] = 12.0
-        return sides
-
+    whole = np.clip(np.rint(weight * 20), -127, 127)
+    slack = np.zeros((2, padded(vocab)), np.float32)
+    slack[0, :vocab] = np.linalg.norm(weight - whole / 20, axis=1) * 1.001
+    slack[1, :vocab] = 12.0
     terms = (Term("norm", 0, 8), Term("quantised", 0, 8))
-    layout = ((0, 4, 8), (4, 8, 8))
-    scale = [np.full((2, padded(vocab)), step, np.float32) for step in (1 / 4, 1 / 500)]
-    looks = (
-        Level(interleave(codes[0]), layout, scale[0], slack(lost[0]), terms),
-        Level(codes[1], layout, scale[1], slack(lost[1]), terms, adds=True),
-    )
-    count = {"none": 0, "one": 1, "two": 2}[levels]
+    scale = np.full((2, padded(vocab)), 1 / 20, np.float32)
+    look = Level(interleave((whole + 128).astype(np.uint8)), ((0, 4), (4, 8)), scale, slack, terms)
     norms = (np.linalg.norm(weight.astype(np.float64), axis=1) * 1.0001).astype(np.float32)
-    plan = Plan(None, None, base, None, looks[:count], budget, Dense(share=share))
+    plan = Plan(None, base, None, (look,)[: levels == "one"], budget, Dense(share=share))
     return Matrix(weight, bias, norms, link or Affine(), plan)
 
 
@@ -138,7 +125,7 @@ def exact(layer: Matrix, hidden: np.ndarray) -> np.ndarray:
 HIDDEN = np.random.default_rng(2).standard_normal((4, 8))
 
 
-@pytest.mark.parametrize("levels", ["none", "one", "two"])
+@pytest.mark.parametrize("levels", ["none", "one"])
 def test_levels_narrow_the_intervals(levels: str) -> None:
     layer = matrix(levels)
     for hidden in HIDDEN:
@@ -152,7 +139,7 @@ def test_levels_narrow_the_intervals(levels: str) -> None:
         assert query.scored.all() and (query.radius == 0).all() and query.rows == 150
 
 
-@pytest.mark.parametrize("levels", ["none", "one", "two"])
+@pytest.mark.parametrize("levels", ["none", "one"])
 @pytest.mark.parametrize("k", [1, 7, 150])
 def test_top(levels: str, k: int) -> None:
     layer = matrix(levels)
@@ -163,17 +150,7 @@ def test_top(levels: str, k: int) -> None:
         check_topk(exact(layer, hidden), ids, query.estimate[ids], 1e-12)
 
 
-def test_the_second_level_saves_rows() -> None:
-    rows = {}
-    for levels in ("one", "two"):
-        query = Query(matrix(levels), HIDDEN[0], np.ones(150, bool))
-        query.look(np.arange(150))
-        top(query, 5)
-        rows[levels] = query.rows
-    assert rows["two"] < rows["one"] < 150
-
-
-@pytest.mark.parametrize("levels", ["none", "one", "two"])
+@pytest.mark.parametrize("levels", ["none", "one"])
 @pytest.mark.parametrize("eps", [math.inf, 0.1, 1e-3, 1e-9, 1e-300])
 @pytest.mark.parametrize("link", [Affine(), Affine(0.5, 3.0), SoftCap(2.0)], ids=str)
 def test_normaliser(levels: str, eps: float, link: Any) -> None:
@@ -201,7 +178,7 @@ def test_a_dear_query_is_finished_densely() -> None:
     assert query.dense and query.rows == 150
 
 
-@pytest.mark.parametrize("levels", ["none", "one", "two"])
+@pytest.mark.parametrize("levels", ["none", "one"])
 @pytest.mark.parametrize("top_p", [0.02, 0.3, 0.8, 0.999])
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
 def test_nucleus(levels: str, top_p: float, temperature: float) -> None:
@@ -256,7 +233,7 @@ def test_filters_of_a_few_classes(values: np.ndarray, top_k: int, top_p: float, 
 
 @pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("link", [Affine(), SoftCap(2.0)], ids=str)
-@pytest.mark.parametrize("levels", ["none", "one", "two"])
+@pytest.mark.parametrize("levels", ["none", "one"])
 def test_native_reads_the_same_plans(levels: str, link: Any, level: str) -> None:
     layer = matrix(levels, vocab=1500, link=link, share=0.5)
     reference = Executor(layer)

@@ -9,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong.engines.mixture.normaliser_width import close_width
 from headlong.engines.mixture.ranking import ahead
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.mixture import MixtureLayer
@@ -99,22 +98,6 @@ def test_calibration_serves_a_proof(rng: np.random.Generator) -> None:
     assert (top.ids == np.argsort(-exact(layer, hidden[:5]), axis=1, kind="stable")[:, :10]).all()
     with pytest.raises(ShapeError, match="calibration has no rows"):
         hl.compile(layer, calibration=hidden[:0])
-
-
-def test_a_prefix_is_as_wide_as_its_normalisers_have_to_be(rng: np.random.Generator) -> None:
-    energy = 1 / np.arange(1, 41.0)
-    turn = np.linalg.qr(rng.standard_normal((40, 40)))[0]
-    rows, bias = rng.standard_normal((900, 40)) * energy @ turn, rng.standard_normal(900)
-    layer = hl.Layer(rows.astype(np.float32), bias.astype(np.float32))
-    vectors = rng.standard_normal((600, 40)) @ turn
-    assert close_width(layer, vectors, 1.0) == 16
-    assert close_width(layer, vectors, 1e-9) is None
-    wide = close_width(layer, vectors, 0.02)
-    assert wide is not None
-    assert wide > 16
-    engine = hl.compile(layer, "cascade", width=wide, calibration=vectors)
-    off = engine.topk(vectors[:50], 32, eps=np.inf).lse - hl.compile(layer, "full").lse(vectors[:50]).lse
-    assert np.abs(off - np.median(off)).max() <= 0.02
 
 
 def test_what_a_mixture_is_counted_against_is_exact(rng: np.random.Generator) -> None:

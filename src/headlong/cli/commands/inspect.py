@@ -28,7 +28,6 @@ def inspect(
     from headlong import inspection
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, say_json, show, write_json, write_text
-    from headlong.costs import here
 
     if verify and out is not None:
         raise OptionError(f"--verify says one line, of which nothing is kept; got --out {out}: leave one of the two out")
@@ -39,15 +38,12 @@ def inspect(
     if (engine := inputs.engine(layer, count, {name: value is not None for name, value in given.items()})) is not None:
         if out is not None:
             inputs.target(out, layer)
-        costs = here()
-        said = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}
-        written = {**said, "costs": costs._asdict()}
+        written = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}
         write_json(out, [written])
         if as_json:
             say_json(written)
             return
         typer.echo(f"{engine!r}\n{engine.name}: {engine.reason}")
-        show(inspection.machine(costs, "This engine keeps its plan; one that is compiled here would be chosen"))
         return
     for path in filter(None, (out, html)):
         inputs.target(path, layer, hidden)

@@ -302,7 +302,7 @@ class Adaptive(Method):
             reader = Reader(parts_for(layer, arrays | {"multipliers": np.ones(2)}), self.rules())
             found = fit_multipliers(reader, calibration, given, self.arm_share)
         kept = arrays | {"multipliers": np.array(found)}
-        return Plan(None, None, None, None, (), None, Dense(math.inf), kept)
+        return Plan(None, None, None, (), None, Dense(math.inf), kept)
 
     def reader(self, engine: EngineParts) -> Reader:
         return Reader(engine, self.rules())
@@ -428,7 +428,7 @@ def failed(values: Doubles, ids: Ids, lse: Doubles, exact: Doubles, eps: float |
 
 def parts_for(layer: Layer, arrays: Mapping[str, Array]) -> EngineParts:
     """An engine's parts before there is an engine."""
-    plan = Plan(None, None, None, None, (), None, Dense(), arrays)
+    plan = Plan(None, None, None, (), None, Dense(), arrays)
     norms, level = native.row_norms(layer.weight), native.isa()
     rows: native.Executor = (
         Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))

@@ -20,7 +20,7 @@ class Full(Method):
     name: ClassVar[str] = "full"
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        return Plan(mean=None, rotation=None, base=None, centre=None, levels=(), dense=Dense(batch=0))
+        return Plan(rotation=None, base=None, centre=None, levels=(), dense=Dense(batch=0))
 
     def promise(self, wanted: Promise) -> Promise:
         return Promise(wanted.eps, 0.0, 0.0)

@@ -1,12 +1,9 @@
 """Whether normalisers go by looks or by a pass over all rows at once.
 
-::
-
-    a look that settles it, or a look in vain and then the pass over all rows          against that pass alone
+    a look, and the rows or the pass that it leaves        against that pass alone, in bytes
 
 Rows of few coordinates are nearly as short as their codes and radii, so that a look takes most of the time of a pass. Where
-logits are far apart, as those of narrow kernels are, radii are so wide that many looks settle nothing. So a few calls are made,
-and priced by what this machine costs.
+logits are far apart, as those of narrow kernels are, radii are so wide that many looks settle nothing. So a few calls are made.
 """
 
 from __future__ import annotations
@@ -14,23 +11,18 @@ from __future__ import annotations
 import numpy as np
 
 from headlong import native
-from headlong.costs import here
 from headlong.engines.method import sure
 from headlong.engines.method_choice import FEW_TO_BET, bets
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import Plan
-from headlong.previews.blocks.choice import look_bytes, stand_ins
-from headlong.previews.first_look import SOONER
-from headlong.previews.look_costs import look_ns, pass_ns
+from headlong.previews.blocks.choice import ROW, look_bytes, stand_ins
 from headlong.promise import Promise
 
 JUDGES = 8
 """Vectors that are asked for; each may take a look and a pass."""
-BET = 0.5
-"""Of :attr:`Costs.narrowed`, for every class: what a bet adds to a look that it follows."""
-HALF = 0.5
-"""Of a pass: what a look takes at least, where it is worth asking."""
+HALF, SOONER = 0.5, 0.9
+"""Of a pass's bytes: what a look reads at least, where it is worth asking; and all that calls may read on average."""
 
 
 def with_normalisers(layer: Layer, plan: Plan, promise: Promise, vectors: Doubles | None, threads: int) -> Plan:
@@ -39,15 +31,13 @@ def with_normalisers(layer: Layer, plan: Plan, promise: Promise, vectors: Double
     found_elsewhere = plan.blocks is not None and plan.blocks.least <= promise.eps
     if found_elsewhere or not plan.levels or not bets(promise) or layer.weight.nbytes < FEW_TO_BET:
         return plan
-    costs = here()
-    looking, passing = look_ns(layer, look_bytes(plan), costs), pass_ns(layer, costs)
-    if native.isa() == native.REFERENCE or looking < HALF * passing:
+    look, every = look_bytes(plan), layer.weight.nbytes
+    if native.isa() == native.REFERENCE or look < HALF * every:
         return plan
     queries = stand_ins(layer) if vectors is None else vectors
     queries = np.ascontiguousarray(queries[:: -(-len(queries) // JUDGES)], np.float64)
     norms, link = native.row_norms(layer.weight, threads), layer.link.lowered()
     reader = native.executor(layer.weight, layer.bias, norms, link, plan._replace(blocks=None), native.isa())
     found = [reader.lse(query[None], promise.eps, None, False, threads, sure(promise).delta, 0) for query in queries]
-    bet = BET * costs.narrowed * layer.vocab
-    taken = [looking + (passing if dense[0] else bet * (rows[0] > 0) + costs.row * rows[0]) for *_, rows, _, dense in found]
-    return plan._replace(dense=plan.dense._replace(normalised=0.0)) if float(np.mean(taken)) > SOONER * passing else plan
+    read = [look + (every if dense[0] else ROW * rows[0]) for *_, rows, _, dense in found]
+    return plan._replace(dense=plan.dense._replace(normalised=0.0)) if float(np.mean(read)) > SOONER * every else plan

@@ -49,7 +49,7 @@ class Rotated(Method):
         whole(self.rotation, "rotation", 0, 2**63 - 1)
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        none = Plan(mean=None, rotation=None, base=None, centre=None, levels=(), dense=Dense(batch=0))
+        none = Plan(rotation=None, base=None, centre=None, levels=(), dense=Dense(batch=0))
         if not fit(layer):
             return none
         basis = basis_for(layer, calibration)

@@ -37,8 +37,6 @@ from headlong.promise import Promise
 NARROWER = (0.05, 0.01, 1e-3, 1e-9)
 """Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""
 PIECE = 1 << 16
-CLOSE_ENOUGH = 0.01
-"""Within which a look's own normalisers decide all but a few rankings."""
 TEN, PROBES = 10, 32
 """The k and the calibration vectors that say whether to look at codes before the rows."""
 
@@ -46,18 +44,14 @@ TEN, PROBES = 10, 32
 @dataclass(frozen=True)
 class MixtureOptions:
     """``parts``: how the matrix is read, "auto", "full" or "cascade". ``extra``: classes of each component's own ranking
-    that are looked at first beyond the ``k`` that are asked for. ``width``: coordinates of the prefix that a calibrated look
-    reads; None: as many as make its normalisers close enough; 0: int8 codes of all.
+    that are looked at first beyond the ``k`` that are asked for.
     """
 
     parts: str = "auto"
     extra: int = 6
-    width: int | None = None
 
     def __post_init__(self) -> None:
         whole(self.extra, "extra", 0, 2**31 - 1)
-        if self.width is not None:
-            whole(self.width, "width", 0, 2**15, "0 codes all coordinates")
 
 
 @register_engine
@@ -78,8 +72,7 @@ class MixtureEngine(StructuredEngine):
         self.mixture, self.calibration = layer, calibration
         self.parts = MixtureParts(layer, self._threads, self.seed)
         self.promise = promise._replace(delta_ids=0.0)
-        contexts = None if calibration is None else self.parts.made_of(calibration)
-        self.parts.look_by(options.parts, contexts, options.width, min(promise.eps, CLOSE_ENOUGH))
+        self.parts.look_by(options.parts)
         self.part = self.parts.part
         self._dense_first = False
         if calibration is not None and self.parts.mixes:

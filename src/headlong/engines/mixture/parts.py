@@ -3,8 +3,6 @@
 ::
 
     h_k = tanh(U_k g + c_k), log pi = log softmax(Q g)               in float64 from float32 parameters, row by row
-    first look    a prefix so wide that the look's own normalisers are close enough
-                  (``normaliser_width.py``), or int8 codes
 
 Every context of a query is asked in one call, so codes and rows are read once. Putting the answers together is the
 business of ``mixture.py``.
@@ -13,7 +11,6 @@ business of ``mixture.py``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,21 +19,15 @@ from headlong.arrays import Array
 from headlong.dtypes import UNIT
 from headlong.engines.base import Engine
 from headlong.engines.build import part, reading
-from headlong.engines.method_choice import choose
-from headlong.engines.methods.cascade import MOST_DIM, Cascade
 from headlong.engines.methods.full import Full
-from headlong.engines.mixture.normaliser_width import close_width
 from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.native import Doubles
-from headlong.previews.first_look import CANDIDATES
 from headlong.promise import Promise
 
 BETS = 0.01
 """One normaliser is bet on down to this; several at once, or narrower ones, take a dense pass that they share."""
-BASIS = 1024
-"""Calibration vectors whose contexts the first look's basis is for."""
 
 
 @dataclass
@@ -80,21 +71,10 @@ class MixtureParts:
             return np.ascontiguousarray((np.exp(prior) @ made)[None]), np.zeros(1)
         return made, prior
 
-    def look_by(self, method: str, contexts: Doubles | None, width: int | None, aim: float) -> None:
-        """Make the engine over the matrix; its first look is as wide as ``contexts`` say, for normalisers within ``aim``."""
-        matrix, wanted = self.layer.matrix, Promise(0.01, 0.0, 0.0)
-        about: dict[str, Any] = {"threads": self._threads, "seed": self._seed}
-        name = choose(matrix, wanted)[0] if method == "auto" else method
-        if contexts is None or name != Cascade.name or not min(CANDIDATES) < matrix.dim <= min(MOST_DIM, matrix.vocab):
-            self.part = part(matrix, method, wanted, **about)
-        else:
-            wide = (close_width(matrix, contexts, aim) or 0) if width is None else min(width, matrix.dim)
-            self.part = reading(matrix, Cascade(width=wide, blocks=False), wanted, contexts, reason="calibrated", **about)
+    def look_by(self, method: str) -> None:
+        """Make the engine over the matrix."""
+        self.part = part(self.layer.matrix, method, Promise(0.01, 0.0, 0.0), threads=self._threads, seed=self._seed)
         self._fixed, self._per_size = self._roundings()
-
-    def made_of(self, vectors: Doubles) -> Doubles:
-        """The contexts of some of ``vectors``, for a basis."""
-        return np.concatenate([self.contexts(row)[0] for row in vectors[:: -(-len(vectors) // BASIS)]])
 
     def exponents(self, z: Doubles, prior: Doubles, box: Normalisers) -> Doubles:
         """``f(z) + log pi - L`` at the middle of the box."""

@@ -18,7 +18,7 @@ from headlong.dtypes import UNIT
 from headlong.errors import InputError
 from headlong.links import Link
 from headlong.native import round_up
-from headlong.plan import MOST_PEAKS, PLANES, TERM_KINDS, Level, Plan, Term, deinterleave, row_bytes, slack_rows, unpack
+from headlong.plan import MOST_PEAKS, PLANES, TERM_KINDS, Level, Plan, Term, deinterleave, slack_rows
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -42,11 +42,10 @@ class Matrix(NamedTuple):
 
 
 class QuerySide(NamedTuple):
-    """The query's side of every estimate and radius: ``x``, ``x - x^`` and ‖hidden - mean‖."""
+    """The query's side of every estimate and radius: ``x`` and ``x - x^``."""
 
     x: Doubles
     lost: Doubles
-    length: float
 
 
 class Query:
@@ -117,9 +116,9 @@ class Query:
 
     def _read(self, depth: int, ids: Ids) -> None:
         plan, level = self.matrix.plan, self.matrix.plan.levels[depth]
-        start = self.estimate[ids] if level.adds else _base(plan, ids) + _shared(plan, self.hidden)
+        start = _base(plan, ids) + _shared(plan, self.hidden)
         with np.errstate(invalid="ignore", over="ignore"):
-            self.estimate[ids] = start + products(level, depth == 0, self.halves.x, ids, len(self.estimate))
+            self.estimate[ids] = start + products(level, self.halves.x, ids, len(self.estimate))
             self.radius[ids] = radii(level, self.halves, ids) + self.rounding[ids]
         lost = ids[~np.isfinite(self.estimate[ids])]  # overflow, or codes damaged into no number: nothing is known
         self.estimate[lost], self.radius[lost] = 0.0, math.inf
@@ -146,55 +145,46 @@ def dots(rows: NDArray[Any], hidden: Doubles) -> Doubles:
     return np.asarray(np.sort(rows.astype(np.float64) * hidden, axis=1).sum(axis=1))
 
 
-def two_planes(x: Doubles, fine: bool = True) -> Doubles:
-    """``x^``: ``x`` as whole multiples of one step, up to 32512 = 127 * 256: a coarse and a fine int8 plane, or the former."""
+def two_planes(x: Doubles) -> Doubles:
+    """``x^``: ``x`` as whole multiples of one step, up to 32512 = 127 * 256: a coarse and a fine int8 plane."""
     with np.errstate(over="ignore"):
         step = float(round_up(np.abs(x).max(keepdims=True, initial=0.0) / PLANES)[0])
     if step == 0.0 or math.isinf(step):
         return np.zeros_like(x)
-    unit = 1 if fine else 256
     with np.errstate(over="ignore"):
-        steps = x * (1.0 / step / unit)
-    return np.asarray(np.rint(np.clip(steps, -PLANES / unit, PLANES / unit)) * unit * step)
-
-
-def fine(level: Level, bits: int) -> bool:
-    """Whether codes of so many bits are multiplied with both planes of the query."""
-    return bits == 8 or level.planes == 2
+        steps = x * (1.0 / step)
+    return np.asarray(np.rint(np.clip(steps, -PLANES, PLANES)) * step)
 
 
 def halves_of(plan: Plan, hidden: Doubles) -> QuerySide:
-    """``x = (hidden - mean) @ rotation``, what two int8 planes lose of it, and ``‖hidden - mean‖``."""
-    centred = hidden if plan.mean is None else hidden - plan.mean
-    x = centred if plan.rotation is None else np.asarray(centred @ plan.rotation.astype(np.float64))
-    return QuerySide(x, _lost(plan, x), float(np.linalg.norm(centred)))
+    """``x = hidden @ rotation``, and what two int8 planes lose of it."""
+    x = hidden if plan.rotation is None else np.asarray(hidden @ plan.rotation.astype(np.float64))
+    return QuerySide(x, _lost(plan, x))
 
 
 def _lost(plan: Plan, x: Doubles) -> Doubles:
-    """``|x - x^|`` of every coordinate, the largest over the segments that read it; 0 where none does."""
+    """``|x - x^|`` of every coordinate; 0 where no codes read it."""
     lost = np.zeros_like(x)
     for level in plan.levels:
-        for start, stop, bits in level.layout if level.scale is not None else ():
-            part = slice(start, stop)
-            lost[part] = np.maximum(lost[part], np.abs(x[part] - two_planes(x[part], fine(level, bits))))
+        for start, stop in level.layout if level.scale is not None else ():
+            lost[start:stop] = np.abs(x[start:stop] - two_planes(x[start:stop]))
     return lost
 
 
-def products(level: Level, interleaved: bool, x: Doubles, ids: Ids, vocab: int) -> Doubles:
+def products(level: Level, x: Doubles, ids: Ids, vocab: int) -> Doubles:
     """``sum_s scale[s, i] * <code[i, s], x^[s]>`` for each of ``ids``."""
     if level.scale is None:
-        ((start, stop, _),) = level.layout
+        ((start, stop),) = level.layout
         return np.asarray((level.codes[ids].astype(np.float64) * x[start:stop]).sum(axis=1))
-    codes = deinterleave(level.codes, vocab)[ids] if interleaved else level.codes[ids]
+    codes = deinterleave(level.codes, vocab)[ids]
     total, column = np.zeros(len(ids)), 0
-    for segment, (start, stop, bits) in enumerate(level.layout):
-        rounded, wide = two_planes(x[start:stop], fine(level, bits)), row_bytes(stop, bits, start)
-        wide = -(-wide // 4) * 4 if interleaved else wide
+    for segment, (start, stop) in enumerate(level.layout):
+        rounded = two_planes(x[start:stop])
         for first in range(0, len(ids), ROWS_AT_ONCE):
             part = slice(first, first + ROWS_AT_ONCE)
-            signed = unpack(codes[part, column : column + wide], bits, stop - start).astype(np.float64)
+            signed = codes[part, column : column + stop - start].astype(np.float64) - 128
             total[part] += level.scale[segment, ids[part]].astype(np.float64) * (signed @ rounded)
-        column += wide
+        column += -(-(stop - start) // 4) * 4
     return total
 
 
@@ -218,8 +208,6 @@ def query_half(term: Term, halves: QuerySide) -> float:
     match term.kind:
         case "one":
             return 1.0
-        case "hidden":
-            return halves.length
         case "norm":
             return float(np.linalg.norm(halves.x[part]))
         case "quantised":

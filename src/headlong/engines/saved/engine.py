@@ -25,12 +25,12 @@ from headlong.engines.saved.changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
-from headlong.plan import CLASS_BLOCK, TERM_KINDS, Blocks, Dense, Level, Plan, Term, padded, row_bytes, slack_rows
+from headlong.plan import CLASS_BLOCK, TERM_KINDS, Blocks, Dense, Level, Plan, Term, padded, slack_rows
 from headlong.promise import Promise
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1
-MOST_LEVELS, MOST_TERMS, MOST_ROWS = 8, 64, 8
+MOST_TERMS, MOST_ROWS = 64, 8
 LARGEST_SIZE = 2**40
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 ARRAYS = "plan.arrays."
@@ -54,7 +54,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     """Stream the arrays; the layer's checksum costs one pass over its weights."""
     layer, plan = engine.layer, engine.plan
     tensors: dict[str, Any] = {"norms": engine.norms}
-    for name in ("mean", "rotation", "base", "centre"):
+    for name in ("rotation", "base", "centre"):
         tensors[f"plan.{name}"] = getattr(plan, name)
     for depth, level in enumerate(plan.levels):
         for name in ("codes", "scale", "slack"):
@@ -74,9 +74,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         "promise": [*map(_plain, engine.promise)],
         "seed": engine.seed,
         "reason": engine.reason,
-        "levels": [
-            {"layout": level.layout, "terms": level.terms, "adds": level.adds, "planes": level.planes} for level in plan.levels
-        ],
+        "levels": [{"layout": level.layout, "terms": level.terms} for level in plan.levels],
         "blocks": None if plan.blocks is None else record_of(plan.blocks),
         "codes": None if plan.codes is None else saved_codes.record_of(plan.codes),
         "changes": None if engine.changes is None else engine.changes.vocab,
@@ -176,17 +174,15 @@ class _Record:
         return layer
 
     def _plan(self, layer: Layer) -> Plan:
-        mean = self._numbers("plan.mean", np.float64, (layer.dim,), missing=True)
         turn = self.file.tensors.get("plan.rotation")
         dtype = np.float16 if turn is not None and turn.dtype == "F16" else np.float32
         rotation = self._numbers("plan.rotation", dtype, (layer.dim, None), missing=True)
         width = layer.dim if rotation is None else rotation.shape[1]
         entries = self.data["levels"]
-        if not isinstance(entries, list) or len(entries) > MOST_LEVELS:
-            raise ValueError(f"levels has to be a list of at most {MOST_LEVELS}")
+        if not isinstance(entries, list) or len(entries) > 1:
+            raise ValueError("levels has to be a list of at most one")
         budget = self.data["budget"]
         return Plan(
-            mean,
             rotation,
             self._numbers("plan.base", np.float32, (padded(layer.vocab),), missing=not entries),
             self._numbers("plan.centre", np.float64, (layer.dim,), missing=True),
@@ -212,8 +208,8 @@ class _Record:
         return read_blocks(record, self._tensor, head is not None and head.dtype == "F16", layer.vocab, layer.dim)
 
     def _level(self, depth: int, entry: dict[str, Any], vocab: int, width: int) -> Level:
-        layout = tuple((_whole(a, width), _whole(b, width), _whole(bits, 32)) for a, b, bits in entry["layout"])
-        if not layout or any(start >= stop for start, stop, _ in layout):
+        layout = tuple((_whole(a, width), _whole(b, width)) for a, b in entry["layout"])
+        if not layout or any(start >= stop for start, stop in layout):
             raise ValueError(f"level {depth} has the layout {layout}")
         terms = tuple(
             Term(str(kind), _whole(a, width), _whole(b, width), _number(c), _whole(row + 1, MOST_ROWS) - 1, *map(_number, more))
@@ -223,24 +219,17 @@ class _Record:
             raise ValueError(f"level {depth} has the terms {terms}")
         rows = set(slack_rows(terms))
         _same(f"rows of the slack of level {depth}", rows, set(range(min(len(rows), MOST_ROWS))))
-        name, count = f"plan.levels.{depth}", sum(stop - start for start, stop, _ in layout)
-        matrix = {bits for _, _, bits in layout} == {32}
+        name, matrix = f"plan.levels.{depth}", not terms
         if matrix:
             _same("segments of a float level", len(layout), 1)
-            codes = self._tensor(f"{name}.codes", np.float32, (vocab, count))
+            codes = self._tensor(f"{name}.codes", np.float32, (vocab, layout[0][1] - layout[0][0]))
         else:
-            _same("bits of a code", {bits for _, _, bits in layout} - {1, 2, 4, 8}, set())
-            sizes = [row_bytes(stop, bits, start) for start, stop, bits in layout]
-            words = sum(-(-size // 4) for size in sizes)
-            shape = (padded(vocab) // CLASS_BLOCK, words, CLASS_BLOCK, 4) if depth == 0 else (vocab, sum(sizes))
-            codes = self._tensor(f"{name}.codes", np.uint8, shape)
+            words = sum(-(-(stop - start) // 4) for start, stop in layout)
+            codes = self._tensor(f"{name}.codes", np.uint8, (padded(vocab) // CLASS_BLOCK, words, CLASS_BLOCK, 4))
         assert codes is not None
         scale = None if matrix else self._sizes(f"{name}.scale", (len(layout), padded(vocab)))
         slack = self._sizes(f"{name}.slack", (len(rows), padded(vocab)), missing=not terms, endless=True)
-        planes = _whole(entry["planes"], 2)
-        if planes < (1 if depth == 0 else 2):
-            raise ValueError(f"level {depth} reads {planes} planes of a query; expected {'1 or 2' if depth == 0 else '2'}")
-        return Level(codes, layout, scale, slack, terms, bool(entry["adds"]), planes)
+        return Level(codes, layout, scale, slack, terms)
 
     def _sizes(self, name: str, shape: tuple[int | None, ...], missing: bool = False, endless: bool = False) -> Any:
         """A float32 tensor of lengths: none below 0, none infinite but where a radius may be."""

@@ -26,7 +26,6 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import CLASS_BLOCK, NEIGHBOURS, Blocks, BoxLevel, Plan
 from headlong.previews.blocks.records import ArrayInPieces, BlockShape, Bytes, Classes, Gauges, boxes, joined_tops
-from headlong.previews.encode import Encoded, blocks_in, part_of
 from headlong.previews.whitening import Basis, basis_of
 
 LOOK = 16
@@ -43,24 +42,22 @@ GAUGED = 2048
 """Classes whose medians set the units of the rounding."""
 KEPT = 1 << 18
 """Up to so many classes the codes are kept until the order is known: 28 MB at most. Beyond, rows are coded a second time."""
-Coder = Callable[..., Classes]
-"""``(rows, where they stand in the layer)``; the latter where they stand in its order."""
+Coder = Callable[[Layer], Classes]
 HALF = 60000.0
 """What float16 holds."""
 
 
-def blocks_of(layer: Layer, basis: Basis, threads: int = 1, found: Encoded | None = None) -> Blocks:
-    """The order of the classes and all levels. ``found``: the rows coded in the groups of :func:`shape_of`, where that is done.
+def blocks_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks:
+    """The order of the classes and all levels.
 
     Some classes at a time are coded, for the order; beyond :data:`KEPT` classes they are coded again, in that order, so that
     nothing but what is kept grows with them, and the features that tell neighbours.
     """
     shape = shape_of(layer.dim)
-    gauges = _gauged(layer, basis, shape, threads, found)
+    gauges = _gauged(layer, basis, shape, threads)
 
-    def coded(rows: Layer, part: slice | None = None) -> Classes:
-        done = None if part is None or found is None else part_of(found, part)
-        return Classes(rows, basis, shape, threads, gauges, done)
+    def coded(rows: Layer) -> Classes:
+        return Classes(rows, basis, shape, threads, gauges)
 
     features, whole = _features(layer, coded, shape)
     order = _places(_neighbours(features, threads))
@@ -76,22 +73,17 @@ def blocks_beside(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
     """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept, and
     where the plan has rays."""
     blocks = plan.blocks
-    rotation: Any = plan.rotation
-    if blocks is None or blocks.rays is not None:
+    if blocks is None or blocks.rays is not None or len(blocks.head) < rows.dim:
         return None
-    if len(blocks.head) == rows.dim:  # all of the basis
-        rotation = np.ascontiguousarray(blocks.head.T)
-    elif rotation is None or not np.array_equal(blocks.head, rotation[:, : len(blocks.head)].T):
-        return None
+    rotation: Any = np.ascontiguousarray(blocks.head.T)
     return blocks_of(rows, basis_of(blocks.mean, blocks.centre, rotation, 1.0), threads)
 
 
-def _gauged(layer: Layer, basis: Basis, shape: BlockShape, threads: int, found: Encoded | None) -> Gauges:
+def _gauged(layer: Layer, basis: Basis, shape: BlockShape, threads: int) -> Gauges:
     """The units of the rounding, by some blocks of classes, evenly spread."""
     blocks = evenly(np.arange(max(1, layer.vocab // CLASS_BLOCK)), GAUGED // CLASS_BLOCK)
     ids = (blocks[:, None] * CLASS_BLOCK + np.arange(CLASS_BLOCK)).ravel()
-    part = None if found is None or layer.vocab < CLASS_BLOCK else blocks_in(found, blocks)
-    return Classes(_rows(layer, ids[ids < layer.vocab]), basis, shape, threads, None, part).gauges
+    return Classes(_rows(layer, ids[ids < layer.vocab]), basis, shape, threads).gauges
 
 
 def _rows(layer: Layer, ids: Any) -> Layer:
@@ -104,7 +96,7 @@ def _features(layer: Layer, coded: Coder, shape: BlockShape) -> tuple[Floats, Cl
     found, pieces = np.empty((layer.vocab, shape.look + len(shape.edges)), np.float32), []
     for start in range(0, layer.vocab, AT_ONCE):
         part = slice(start, start + AT_ONCE)
-        some = coded(_rows(layer, part), part)
+        some = coded(_rows(layer, part))
         found[part] = some.features()
         if layer.vocab <= KEPT:
             pieces.append(some)

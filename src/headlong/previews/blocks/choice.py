@@ -1,5 +1,13 @@
-"""Whether blocks answer sooner than a look at all classes: what calibration vectors open, priced by what this machine costs
-(:mod:`headlong.previews.blocks.search_costs`)."""
+"""Whether blocks answer sooner than a look at all classes: what calibration vectors open, in bytes of a scan.
+
+    search  =  threads * (what every search reads + FETCHED * what it opens + (ROW + ALONE * a row's bytes) * rows)
+    look    =  bytes of every class + COMPARED * classes + PASSES + ROW * candidates + the same of rows
+
+    candidates  =  k (1 + log(classes / k))      those that are better than all before, where classes come in any order
+
+A search is one thread's. A batch shares the bytes of a look, whose products are each query's own. What the two numbers say
+is on trial while they answer.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +20,22 @@ import numpy as np
 
 from headlong import native
 from headlong.arrays import Array
-from headlong.costs import here
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import SHORT, Blocks, Plan
 from headlong.previews.blocks.rays import MOST_CLASSES, MOST_DIM, rays_of
-from headlong.previews.blocks.search_costs import Asked, Counted, later_from, sooner
-from headlong.previews.look_costs import TOGETHER as BATCH
 from headlong.previews.whitening import Basis
 
+FETCHED, ROW, ALONE = 1.85, 670.0, 2.9
+"""Bytes of a scan that take as long as a byte here and there, as a row beside its bytes, and as one of these, measured by all
+threads together on two cores of a server processor of 2022, as those below."""
+COMPARED, PASSES, PRODUCTS = 42.0, 150_000.0, 0.14
+"""The same of a class's interval, of the passes that all threads begin and end together, and, in a batch, of the products of a
+byte of codes with one query."""
+THREADS, BATCH = 2, 8
+"""Threads, and the queries of what counts as a batch."""
+LEAD = 0.85
+"""Of the look's time: the vectors that a search is judged by chose its bounds, too, and others open more."""
 JUDGES, FEWEST, ASKED_IN_ALL = 16, 4, 2048
 """Calibration vectors that are searched for: fewer, but no fewer than :data:`FEWEST`, where each of them is asked for many
 classes, whose numbers differ less from vector to vector."""
@@ -91,23 +106,14 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
     """As some vectors show."""
     if native.isa() == native.REFERENCE:
         return Worth(min(ASKED[1], layer.vocab), min(ASKED[1], layer.vocab), 0)  # it is asked for to be read, not to be fast
-    costs = here()
     if not plan.levels:
         return Worth(0, 0, 0)
     search = functools.cache(lambda k: searched(layer, blocks, vectors, share, k))
-    look = functools.cache(lambda k: looked(layer, plan, vectors, k))
-
-    def by_blocks(k: int, batch: int) -> bool:
-        one, shortest = Asked(layer, k, batch), shortest_look(plan, k)
-        if sooner(one, plan, search(k), shortest, costs):  # the shortest and the longest look mostly say so: none is made
-            return True
-        longest = shortest._replace(opened=math.inf)
-        return sooner(one, plan, search(k), longest, costs) and sooner(one, plan, search(k), look(k), costs)
 
     def last(batch: int) -> int:
         most = 0
         for k in ASKED:
-            if k > layer.vocab or not by_blocks(k, batch):
+            if k > layer.vocab or not sooner(layer, search(k), look_time(layer, plan, k, batch), batch):
                 break
             most = k
         return most
@@ -115,15 +121,40 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
     most = last(1)
     if not most:
         return Worth(0, 0, 0)
-    short = min(most, SHORT)
-    asked, found, shortest = Asked(layer, short), search(short), shortest_look(plan, short)
-    by_all = shortest if sooner(asked, plan, found, shortest, costs) else look(short)
-    return Worth(most, last(2), last(BATCH), later_from(asked, plan, found, by_all, costs))
+    found, row = search(min(most, SHORT)), layer.dim * layer.weight.itemsize
+    spare = look_time(layer, plan, min(most, SHORT), 1) - search_time(layer, found._replace(opened=0.0), 1)
+    opened = max(found.opened, spare / (THREADS * FETCHED))
+    return Worth(most, last(2), last(BATCH), found.every + opened + max(0.0, found.rows - min(most, SHORT)) * row)
 
 
-def shortest_look(plan: Plan, k: int) -> Counted:
-    """One that opens nothing."""
-    return Counted(look_bytes(plan), 0.0, k)
+class Counted(NamedTuple):
+    """Of one query: bytes that every query reads, bytes that it opens, and rows; the share of queries that have to be asked
+    again, another way."""
+
+    every: float
+    opened: float
+    rows: float
+    again: float = 0.0
+
+
+def sooner(layer: Layer, search: Counted, look: float, batch: int) -> bool:
+    """Whether the search is well over before the look is, for one query of a batch."""
+    return search_time(layer, search, batch) <= LEAD * look * (1 - search.again)
+
+
+def search_time(layer: Layer, search: Counted, batch: int) -> float:
+    """In bytes of a scan. In a batch every thread has queries of its own."""
+    alone = FETCHED * search.opened + (ROW + ALONE * layer.dim * layer.weight.itemsize) * search.rows
+    return THREADS * (search.every + alone) if batch == 1 else search.every / batch + alone
+
+
+def look_time(layer: Layer, plan: Plan, k: int, batch: int) -> float:
+    """The same of a look for the ``k`` best: of one query, each thread has some of the classes, and the best of those."""
+    threads = THREADS if batch == 1 else 1
+    candidates = threads * k * (1 + math.log(max(1.0, layer.vocab / (threads * k))))
+    rows = (threads * ROW + ALONE * layer.dim * layer.weight.itemsize) * k
+    passes = PASSES if batch == 1 else 0.0
+    return look_bytes(plan) * max(1 / batch, PRODUCTS) + COMPARED * layer.vocab + passes + ROW * candidates + rows
 
 
 def at_once(most: int, pair: int, together: int) -> int:
@@ -147,20 +178,6 @@ def _every(blocks: Blocks) -> float:
     rays = None if blocks.rays is None else blocks.rays.directions
     arrays = (blocks.head, blocks.back, blocks.rest, blocks.levels[0].records, rays)
     return float(sum(array.nbytes for array in arrays if array is not None))
-
-
-def looked(layer: Layer, plan: Plan, vectors: Doubles, k: int) -> Counted:
-    """The same of looks at all classes."""
-    norms = np.zeros(layer.vocab, np.float32)  # they decide nothing but the rounding of float32
-    reader = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, native.isa())
-    every, rows, opened = look_bytes(plan), 0.0, 0.0
-    judges = _judges(vectors, k)
-    for row in judges:
-        answer = reader.topk(row[None], k, math.inf, None, False, 1)
-        rows += float(answer[6][0]) / len(judges)
-        opened += max(0.0, float(answer[7][0] - every - answer[6][0] * layer.dim * layer.weight.itemsize)) / len(judges)
-    each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
-    return Counted(every, opened, rows, opened / each)
 
 
 def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float, always: bool) -> bool:
@@ -191,9 +208,8 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
         ),
     )
     by_all = counted(look_bytes(plan), lambda one, seed: reader.sample(one, 1, 1.0, 0, 1.0, 0.0, seed, 0, None, False, 1))
-    each = plan.levels[1].codes.shape[1] if len(plan.levels) > 1 else math.inf
-    look = by_all._replace(items=by_all.opened / each)
-    return all(sooner(Asked(layer, 1, batch), plan, by_blocks, look, here()) for batch in (1, 2))
+    look = by_all.opened + by_all.rows * row
+    return all(sooner(layer, by_blocks, look_time(layer, plan, 1, batch) + look, batch) for batch in (1, 2))
 
 
 def least_eps(vocab: int, plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
@@ -213,11 +229,11 @@ def least_eps(vocab: int, plan: Plan, blocks: Blocks, vectors: Doubles, within: 
 
 
 def look_bytes(plan: Plan) -> float:
-    """What a query reads of every class, whatever it asks, and of the rotation."""
+    """What a query reads of every class, whatever it asks."""
     if not plan.levels:
         return 0.0
     level = plan.levels[0]
-    arrays = (level.codes, level.scale, level.slack, plan.base, plan.rotation)
+    arrays = (level.codes, level.scale, level.slack, plan.base)
     return float(sum(array.nbytes for array in arrays if array is not None))
 
 

@@ -17,8 +17,7 @@ from headlong.arrays import Array, large_empty
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
 from headlong.plan import NEIGHBOURS, BoxLevel, Term, deinterleave
-from headlong.previews.encode import Encoded, Group, Groups, encode, sum_up
-from headlong.previews.prefix import EIGHT
+from headlong.previews.encode import Group, encode, sum_up
 from headlong.previews.radii import ROUNDING, Summands, joined, roundings, typical_of
 from headlong.previews.whitening import Basis
 
@@ -42,10 +41,10 @@ class BlockShape(NamedTuple):
         """Segments of which only lengths are kept."""
         return tuple((a, b) for a, b in itertools.pairwise(self.edges) if a >= self.width)
 
-    def groups(self) -> Groups:
+    def groups(self) -> tuple[Group, ...]:
         """Codes of the first coordinates, those of the closer look, and lengths of what is behind."""
-        closer = [Group(self.look, self.width, EIGHT)] if self.width > self.look else []
-        return Groups((Group(0, self.look, EIGHT), *closer, *(Group(a, b, ()) for a, b in self.behind)), ())
+        closer = [Group(self.look, self.width, True)] if self.width > self.look else []
+        return Group(0, self.look, True), *closer, *(Group(a, b, False) for a, b in self.behind)
 
 
 class Gauge(NamedTuple):
@@ -108,9 +107,8 @@ class Classes:
         shape: BlockShape,
         threads: int,
         gauges: Gauges | None = None,
-        found: Encoded | None = None,
     ) -> None:
-        found = encode(layer, basis, shape.groups(), threads) if found is None else found
+        found = encode(layer, basis, shape.groups(), threads)
         self.layer, self.basis, self.found, self.shape, self.vocab = layer, basis, found, shape, layer.vocab
         self.uncoded = found.uncoded[: self.vocab]
         self.lost = sum_up(found.lost, found.rounded)

@@ -15,8 +15,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.plan import DENSE_SHARE, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import at_once, look_bytes, read_by, tighter, worth
-from headlong.previews.encode import Encoded
+from headlong.previews.blocks.choice import at_once, look_bytes, read_by, stand_ins, tighter, worth
 from headlong.previews.whitening import Basis, whiten
 
 CLASSES, SAMPLE = 16_384, 8_192
@@ -24,16 +23,16 @@ CLASSES, SAMPLE = 16_384, 8_192
 K = 10
 
 
-def on_trial(layer: Layer, plan: Plan, vectors: Array, basis: Basis | None, coded: Encoded | None, threads: int) -> Plan:
-    """``plan`` with blocks on trial, or without where they are of no use even to rows of the layer: ``vectors``, which stand
-    in for queries. ``basis``, ``coded``: the whitened basis of the plan and the layer's codes in it, where it has them."""
+def on_trial(layer: Layer, plan: Plan, threads: int) -> Plan:
+    """``plan`` with blocks on trial, or without where they are of no use even to rows of the layer, which stand in for
+    queries."""
     if not plan.levels or native.isa() == native.REFERENCE:
         return plan
-    if basis is None:
-        basis = whiten(layer.weight, vectors)
+    vectors = stand_ins(layer)
+    basis = whiten(layer.weight, vectors)
     if not promising(layer, basis, vectors, look_bytes(plan) / layer.vocab, threads):
         return plan
-    blocks = tighter(layer, plan, blocks_of(layer, basis, threads, found=coded), basis, vectors, DENSE_SHARE, threads)
+    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, DENSE_SHARE, threads)
     most, pair, together, trial = worth(layer, plan, blocks, vectors, DENSE_SHARE)
     if most < 1:
         return plan
