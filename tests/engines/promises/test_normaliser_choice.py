@@ -27,7 +27,7 @@ def kernels(bandwidth: float) -> tuple[hl.Layer, np.ndarray]:
 @compiled_code
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_narrow_kernels_are_read_densely(calibrated: bool, tmp_path: Path) -> None:
-    layer, hidden = kernels(0.2)
+    layer, hidden = kernels(0.1)
     assert layer.weight.nbytes >= FEW_TO_BET
     vectors = hidden if calibrated else None
     engine = hl.compile(layer, "cascade", eps=0.05, delta=0.01, calibration=vectors, blocks=False)

@@ -21,8 +21,9 @@ from headlong.promise import Promise
 
 JUDGES = 8
 """Vectors that are asked for; each may take a look and a pass."""
-HALF, SOONER = 0.5, 0.9
-"""Of a pass's bytes: what a look reads at least, where it is worth asking; and all that calls may read on average."""
+LOOK, SOONER = 0.4, 0.9
+"""Of a pass's bytes: what a look reads at least, where it is worth asking (0.44 of rows of 16 coordinates); and all that calls
+may read on average."""
 
 
 def with_normalisers(layer: Layer, plan: Plan, promise: Promise, vectors: Doubles | None, threads: int) -> Plan:
@@ -32,7 +33,7 @@ def with_normalisers(layer: Layer, plan: Plan, promise: Promise, vectors: Double
     if found_elsewhere or not plan.levels or not bets(promise) or layer.weight.nbytes < FEW_TO_BET:
         return plan
     look, every = look_bytes(plan), layer.weight.nbytes
-    if native.isa() == native.REFERENCE or look < HALF * every:
+    if native.isa() == native.REFERENCE or look < LOOK * every:
         return plan
     queries = stand_ins(layer) if vectors is None else vectors
     queries = np.ascontiguousarray(queries[:: -(-len(queries) // JUDGES)], np.float64)
