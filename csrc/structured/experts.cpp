@@ -77,6 +77,7 @@ std::vector<Answer> Experts::ask(const Routed& routed, const Question& question)
         const int64_t n = static_cast<int64_t>(rows.size());
         std::vector<Answer> found = asked.k > 0 ? readers[e].topk(x.data(), n, asked) : readers[e].lse(x.data(), n, asked);
         for (size_t i = 0; i < rows.size(); ++i) {
+            if (asked.k == 0) found[i].best.clear();  // a search finds the best on the way to a normaliser; nobody has room for it
             for (Scored& s : found[i].best) s.id = ids[starts[e] + s.id];
             found[i].proved = found[i].proved && routed.routes[rows[i]].sure;
             answers[rows[i]] = std::move(found[i]);

@@ -47,7 +47,7 @@ def play(case: Case) -> Outcome:
     weight = (rng.normal(size=shape) * np.exp(case.norms * rng.normal(size=(shape[0], 1)))).astype(np.float32)
     bias = (case.bias * rng.normal(size=shape[0])).astype(np.float32) if case.bias else None
     hidden = rng.normal(size=(512 + case.batch, shape[1]))
-    hidden = (hidden * (case.spread / (hidden @ weight.T).std(axis=1, keepdims=True))).astype(np.float32)
+    hidden = (hidden * (case.spread / (hidden @ weight.T).std(axis=1, keepdims=True))).astype(np.float32).astype(np.float64)
     calibration, queries = hidden[: -case.batch], hidden[-case.batch :]
     layer = hl.Layer(weight, bias)
     engine = hl.compile(

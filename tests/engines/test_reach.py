@@ -127,10 +127,11 @@ def test_a_nucleus_is_decided_by_the_classes_that_were_scored() -> None:
     live = np.random.default_rng(2).random(layer.vocab) < 0.5
     for more in ({}, {"temperature": 0.6}, {"min_p": 0.2}, {"exclude": np.flatnonzero(~live)}, {"temperature": 4.0}):
         mine, theirs = (
-            one.sample(hidden[:20], 5, top_p=0.8, seed=3, position=9 + np.arange(20), **more) for one in (engine, other)
+            one.sample(hidden[:20], 5, top_p=0.8, seed=3, position=9 + np.arange(20), eps=math.inf, **more)
+            for one in (engine, other)
         )
         np.testing.assert_array_equal(mine.ids, theirs.ids)
         np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-9)
-    lone = engine.sample(hidden[:1], 5, top_p=0.8, seed=3)
+    lone = engine.sample(hidden[:1], 5, top_p=0.8, seed=3, eps=math.inf)
     assert lone.proved.all()
     assert lone.cost.rows[0] < layer.vocab / 8

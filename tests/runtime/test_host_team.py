@@ -35,7 +35,7 @@ def answers():
     return found
 
 def same(found):
-    return all(np.array_equal(a, b) for one, other in zip(found, expected) for a, b in zip(one[:-1], other[:-1]))
+    return all(np.array_equal(a, b) for one, other in zip(found, expected) for a, b in zip(one[:2], other[:2]))
 
 module.tell_way(0)
 expected = answers()

@@ -88,6 +88,8 @@ def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) ->
     kind = int(math.isfinite(engine.promise.eps))
     chosen = 1 + int(np.log(contest.seconds[1:, kind]).mean(axis=1).argmin())
     faster = contest.seconds[chosen] < SOONER * contest.seconds[0]
+    # A normaliser is the same number in every batch: all are found by one plan.
+    faster[1] = np.log(contest.seconds[chosen, 1] / contest.seconds[0, 1]).mean() < math.log(SOONER)
     if not faster[kind].any():
         return engine.with_plan(engine.plan, delta, f"{engine.reason}; {contest}")
     takes = tuple(tuple(map(bool, row)) for row in faster)

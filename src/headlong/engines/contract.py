@@ -136,6 +136,8 @@ class Common(ABC):
     """Whether its classes can be numbered from another than 0: those of a matrix, which may be part of a larger one."""
     exact_at: ClassVar[float] = math.inf
     """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
+    draws_say_log_probs: ClassVar[bool] = True
+    """Whether draws come with log-probabilities without being asked: not from a GPU, where that would wait for the CPU."""
     _direct: Direct | None = None
     """One native call for each plain question, where a kind has that."""
     _watch: WrittenTo | None = None
@@ -194,10 +196,10 @@ class Common(ABC):
             )
         self.check_weights()
         engine: Any = self
-        wanted = engine.promise.eps if eps is None else checked_eps(eps)
+        eps = (engine.promise.eps if self.draws_say_log_probs else math.inf) if eps is None else checked_eps(eps)
         seed = self._fresh_seed() if seed is None else seed
         one = position is None or (len(hidden) == 1 and not np.ndim(position))
-        if math.isinf(wanted) and ties == "ids" and not support and one:
+        if math.isinf(eps) and ties == "ids" and not support and one:
             first = 0 if position is None else position
             if self._direct is not None and allowed is None and exclude is None:
                 found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0)

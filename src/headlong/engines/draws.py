@@ -27,7 +27,7 @@ from headlong.engines.arguments import RANGES, aimed, checked_hidden
 from headlong.engines.class_masks import Marked, check_some_left, class_mask, classes_of
 from headlong.engines.few_allowed_classes import largest_keys, lse_of
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Filters, Ranked, Sieve, decided
-from headlong.errors import OptionError, ShapeError
+from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.native import Doubles, Mask
 from headlong.number_checks import real, whole
 
@@ -180,7 +180,9 @@ class _Draws:
                 scores = self.engine.exponents(logits)
                 complete = k == self.engine.layer.vocab or not there.all()
                 found = Ranked(ids, scores, -math.inf if complete else float(scores[-1]))
-                size = self._size(row, found, all_ties)
+                size = self._size(row, found, all_ties) if len(ids) else 0
+                if size == 0:
+                    raise NonFiniteError("no class has a finite logit; expected an intact layer: open it with verify=True")
                 if size is None:
                     wanted[row] *= GROWTH
                     continue

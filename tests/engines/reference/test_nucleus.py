@@ -45,7 +45,7 @@ def engine(request: pytest.FixtureRequest, layer: hl.Layer, hidden: np.ndarray, 
 def test_draws_are_those_of_the_nucleus(
     engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: float
 ) -> None:
-    drawn = engine.sample(hidden, temperature=temperature, top_p=top_p, seed=9)
+    drawn = engine.sample(hidden, temperature=temperature, top_p=top_p, seed=9, eps=np.inf)
     expected = winners(layer, hidden, top_p, temperature, 9)
     check_rate(int((drawn.ids[:, 0] != expected).sum()), QUERIES, 0.01)
     assert not drawn.proved.all() and drawn.cost.dense.mean() < 0.5
@@ -53,9 +53,9 @@ def test_draws_are_those_of_the_nucleus(
 
 
 def test_the_same_query_gets_the_same_answer(engine: hl.Engine, hidden: np.ndarray) -> None:
-    whole = engine.sample(hidden[:6], 3, top_p=0.9, seed=2)
+    whole = engine.sample(hidden[:6], 3, top_p=0.9, seed=2, eps=np.inf)
     for b in range(6):
-        alone = engine.sample(hidden[b : b + 1], 3, top_p=0.9, seed=2, position=b)
+        alone = engine.sample(hidden[b : b + 1], 3, top_p=0.9, seed=2, position=b, eps=np.inf)
         assert (alone.ids == whole.ids[b]).all()
         assert alone.cost.dense != whole.cost.dense[b] or (alone.proved == whole.proved[b]).all()
 
@@ -64,18 +64,18 @@ def test_without_a_delta_every_draw_is_proved(
     layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = hl.compile(layer, "cascade", eps=0.05, delta=0.0, calibration=hidden, blocks=False)
-    drawn = engine.sample(hidden[:8], top_p=0.9, seed=4)
+    drawn = engine.sample(hidden[:8], top_p=0.9, seed=4, eps=np.inf)
     assert drawn.proved.all() and drawn.ids[:, 0].tolist() == winners(layer, hidden[:8], 0.9, 1.0, 4)
 
 
 def test_masks_and_ties(engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray) -> None:
     """A nucleus of the classes that are allowed, and one whose boundary runs through equal rows."""
-    drawn = engine.sample(hidden[:8], 2, top_p=0.9, seed=1, exclude=np.arange(0, VOCAB, 2))
+    drawn = engine.sample(hidden[:8], 2, top_p=0.9, seed=1, exclude=np.arange(0, VOCAB, 2), eps=np.inf)
     assert (drawn.ids % 2 == 1).all()
     rows = np.repeat(layer.weight[:20], 200, axis=0)
     tied = hl.Layer(rows)
     one = hl.compile(tied, "cascade", eps=0.05, delta=0.01, calibration=hidden, blocks=False)
-    found = one.sample(hidden[:8], top_p=0.5, seed=3)
+    found = one.sample(hidden[:8], top_p=0.5, seed=3, eps=np.inf)
     for row, z in enumerate(hidden[:8] @ rows.astype(np.float64).T):
         inside = kept(z, z, 0, 0.5, 0.0)
         assert int(found.ids[row, 0]) == int(inside[np.argmax(z[inside] + gumbels(3, row, 0, np.arange(len(z)))[inside])])
@@ -92,7 +92,7 @@ def test_filters_of_a_dense_pass_select_what_a_sort_would(
     rows = layer.weight[np.random.default_rng(distinct).integers(0, distinct, 4000)]
     engine = hl.compile(hl.Layer(rows), "full")
     words = {"top_k": cut[0] or None, "top_p": cut[1] if cut[1] < 1 else None, "min_p": cut[2] or None}
-    found = engine.sample(hidden[:6], 2, seed=9, temperature=1.5, **words)
+    found = engine.sample(hidden[:6], 2, seed=9, temperature=1.5, **words, eps=np.inf)
     assert found.cost.dense.all()
     for row, z in enumerate(hidden[:6] @ rows.astype(np.float64).T):
         inside = kept(z, z / 1.5, *cut)

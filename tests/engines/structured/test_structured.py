@@ -281,7 +281,7 @@ def test_gradients(kind: str) -> None:
 @pytest.mark.parametrize("kind", STRUCTURED)
 def test_autocast_gives_a_float32_loss_near_the_plain_one(kind: str) -> None:
     case, target = made(kind, 16, 65), torch.arange(6)
-    hidden = torch.from_numpy(case.hidden)
+    hidden = torch.from_numpy(case.hidden).float()
     plain = case.head(hidden, target)
     with torch.autocast("cpu", torch.bfloat16):
         out = case.head(hidden, target)

@@ -20,7 +20,7 @@ False, or the ``error`` that was reached.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_eps, checked_k
@@ -65,6 +65,8 @@ class Found(NamedTuple):
 
 class DeviceEngine(Bounded):
     """Reads one layer on a GPU. Made by ``headlong.compile(layer, device="cuda")``, or of a layer that lies there."""
+
+    draws_say_log_probs: ClassVar[bool] = False
 
     may_be_shard = True
 
