@@ -47,7 +47,7 @@ def engines(rng: np.random.Generator) -> Iterator[tuple[str, Any, int]]:
     layer = hl.Layer(weight.astype(np.float32), rng.standard_normal(2_500).astype(np.float32))
     vectors = rng.standard_normal((600, DIM))
     asked: dict[str, tuple[str, dict[str, Any]]] = {
-        "full": ("full", {}), "codes": ("cascade", {}), "few bits": ("cascade", {"bits": 4}), "adaptive": ("adaptive", {}),
+        "full": ("full", {}), "int8": ("cascade", {}), "codes": ("codes", {"bits": 4}), "adaptive": ("adaptive", {}),
         "calibrated": ("cascade", {"calibration": vectors}), "blocks": ("cascade", {"blocks": True, "eps": np.inf}),
         "svd": ("svd", {"calibration": vectors}),
     }  # fmt: skip

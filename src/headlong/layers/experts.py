@@ -95,9 +95,9 @@ class ExpertsLayer(StructuredLayer):
                 f"starts {list(starts.shape)} and ids {list(ids.shape)} do not divide {rows} rows among {len(gate)} experts; "
                 "expected starts [experts + 1] from 0 to the rows, ids [rows]"
             )
-        if self.sizes.min() < 1:
+        if (empty := starts[1:] <= starts[:-1]).any():  # compared, not subtracted: damaged numbers may be far apart
             raise OptionError(
-                f"expert {int(np.argmin(self.sizes))} has no class; leave every expert one or more, or drop it and its gate"
+                f"expert {int(np.argmax(empty))} has no class; leave every expert one or more, or drop it and its gate"
             )
         if ids.min() < 0 or ids.max() >= self.vocab:
             raise IdError(f"ids hold {int(ids.min())}..{int(ids.max())}; class ids run from 0 to {self.vocab - 1}")

@@ -94,8 +94,8 @@ class ScreenLayer(StructuredLayer):
             raise NonFiniteError("centroids hold NaN or infinity; repair them")
         if self.starts.shape != (count + 1,) or self.starts[0] != 0 or self.starts[-1] != len(self.ids):
             raise ShapeError(f"starts {list(self.starts.shape)} do not divide {len(self.ids)} ids among {count} clusters")
-        if self.sizes.min() < 1:
-            raise OptionError(f"cluster {int(np.argmin(self.sizes))} has no class; leave every cluster one or more")
+        if (empty := self.starts[1:] <= self.starts[:-1]).any():  # compared, not subtracted: damaged numbers may be far apart
+            raise OptionError(f"cluster {int(np.argmax(empty))} has no class; leave every cluster one or more")
         if self.ids.min() < 0 or self.ids.max() >= self.vocab:
             raise IdError(f"ids hold {int(self.ids.min())}..{int(self.ids.max())}; class ids run from 0 to {self.vocab - 1}")
         inner = np.ones(len(self.ids), bool)

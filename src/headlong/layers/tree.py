@@ -88,7 +88,7 @@ def _integers(values: Any, shape: tuple[int, ...] | None, name: str) -> Ids:
 
 
 def _checked_starts(starts: Ids, rows: int) -> Ids:
-    if len(starts) < 2 or starts[0] != 0 or starts[-1] != rows or (np.diff(starts) < 1).any():
+    if len(starts) < 2 or starts[0] != 0 or starts[-1] != rows or (starts[1:] <= starts[:-1]).any():
         raise OptionError(f"starts has to rise from 0 to the {rows} rows, one step or more for each node; got {starts[:9]} ...")
     return starts
 
