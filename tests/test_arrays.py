@@ -180,8 +180,8 @@ def test_bias_is_float32_and_finite() -> None:
 
 def test_answers_leave_as_they_came() -> None:
     answer = Outer(np.arange(3), np.array([True]), Inner(np.arange(4)[::-1], "full/portable"))
-    assert arrays.answer_as(answer, "numpy") is answer
-    tensors = arrays.answer_as(answer, "torch")
+    assert arrays.answer_as(answer, arrays.WIDE) is answer
+    tensors = arrays.answer_as(answer, arrays.Form("torch", False))
     assert isinstance(tensors, Outer)
     assert isinstance(tensors.cost, Inner)
     assert tensors.ids.dtype == torch.int64
@@ -194,7 +194,7 @@ def test_answers_leave_as_they_came() -> None:
 def test_read_only_answers_do_not_warn() -> None:
     locked = np.arange(3)
     locked.flags.writeable = False
-    assert arrays.answer_as(Inner(locked, ""), "torch").rows.tolist() == [0, 1, 2]
+    assert arrays.answer_as(Inner(locked, ""), arrays.Form("torch", False)).rows.tolist() == [0, 1, 2]
 
 
 def test_kinds() -> None:

@@ -98,7 +98,7 @@ struct Scan {
             }
             lower_rate(q, to.mass);
         }
-        if (own.most > 0) drop_points(own.key, rate[q].load(std::memory_order_relaxed), sum, tile, mass, shared, to);
+        if (own.most > 0) drop_points(own, rate[q].load(std::memory_order_relaxed), sum, tile, mass, shared, to);
     }
 
     // Points are dropped at the rate that a known mass needs, or at a larger one.
@@ -110,13 +110,13 @@ struct Scan {
     }
 
     // Points on the gaps of a tile with marks below `rate`, in the order of their marks: the distances of a Poisson process are exponential.
-    static void drop_points(uint64_t key, double rate, const CodeMasses::Sum& sum, int64_t tile, const float* mass, const float* shared, Found& found) {
+    static void drop_points(const CodeMasses& own, double rate, const CodeMasses::Sum& sum, int64_t tile, const float* mass, const float* shared, Found& found) {
         const double gap = sum.gap(), total = rate * gap;
-        if (!(total < kMostPoints)) {
+        if (!(own.most * gap < kMostPoints)) {  // by what every order of tiles has, not by the rate of the moment
             found.flooded = true;
             return;
         }
-        uint64_t noise = mix(key + static_cast<uint64_t>(tile) * 0x9E3779B97F4A7C15u);
+        uint64_t noise = mix(own.key + static_cast<uint64_t>(tile) * 0x9E3779B97F4A7C15u);
         const auto uniform = [&] { return (static_cast<double>(noise >> 11) + 0.5) * 0x1p-53; };
         if (uniform() < 1 - total) return;  // the first is not below: -log u > 1 - u
         constexpr int kRun = 8;  // classes whose shares are passed in one step

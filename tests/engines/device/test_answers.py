@@ -198,7 +198,7 @@ def test_what_is_refused(rng: np.random.Generator) -> None:
         hl.compile(layer, device="tpu")
     with pytest.raises(OptionError, match="method is 'adaptive'; on a device choose from auto, full, cascade, svd"):
         hl.compile(layer, "adaptive", device=PLACE)
-    with pytest.raises(OptionError, match="cascade on a device has no option 'bits'; it has none"):
+    with pytest.raises(OptionError, match="cascade on a device has no option 'blocks'; it has none"):
         hl.compile(layer, "cascade", device=PLACE, blocks=True)
     with pytest.raises(OptionError, match="engines there learn from no vectors, leave it out"):
         hl.compile(layer, device=PLACE, calibration=np.ones((9, 8)))
