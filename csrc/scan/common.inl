@@ -49,8 +49,9 @@ void radii(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, 
         const F own = all.squared ? root(sum) : sum;
         store(radii + v, own);
         if (gaps == nullptr) continue;
-        const F high = (own + load(&all.constant[v])) * beta;
-        store(gaps + v, pick((I)(high < splat(87.f)), vexp(high) - 1.f + kMassError, splat(kInfinity)));
+        // A class has its share of a gap, no less than kLeastShare: so much more of what does not shrink with the share.
+        const F high = (own + load(&all.constant[v]) * (1 / kLeastShare)) * beta;
+        store(gaps + v, pick((I)(high < splat(87.f)), vexp(high) * (1 + 0x1p-15f) - 1.f + kMassError / kLeastShare, splat(kInfinity)));
     }
 }
 

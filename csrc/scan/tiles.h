@@ -14,6 +14,7 @@ namespace headlong {
 
 constexpr int64_t kTile = 64;        // classes of a tile
 constexpr int kMostSegments = 16;
+constexpr float kLeastShare = 0.25f;  // of a tile's radius that a class has at the least
 constexpr int kMostPasses = 2 * kMostSegments;
 constexpr int kLanes = 8;           // queries that are read side by side, at most
 constexpr int kMostLanes = 16;           // numbers of as many queries, filled up to the widest register
@@ -64,7 +65,8 @@ struct ScanRadii {
 struct ScanKernels {
     // The estimates [lanes][64] of a tile; lanes is 1, 2, 4 or 8. fresh: no cache is expected to have it, what follows is asked for ahead.
     void (*estimate)(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, bool fresh, float* est);
-    // The tile's radii [kMostLanes], query after query; and, where `gaps` is not null, exp(beta * (radius + constant)) - 1 of them, rounded up.
+    // The tile's radii [kMostLanes], query after query; and, where `gaps` is not null, a part of
+    // a mass whose share bounds what a class with that share may be off: exp(beta * (share * radius + constant)) - 1 is convex in the share.
     void (*radii)(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* gaps);
     // Which classes of a tile have an upper end, estimate + share * radius, of `least` or more, one bit each. upper: those ends, where any bit is set.
     uint64_t (*reach)(const float* est, const float* shares, float radius, float least, float* upper);

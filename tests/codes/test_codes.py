@@ -190,7 +190,8 @@ def test_a_share_of_the_largest_of_its_tile_is_no_less_than_the_number() -> None
     share, largest = shared(numbers)
     most = largest.T.repeat(64, axis=1)[:, :200]
     assert (share.astype(np.float64) * most >= numbers).all() and (share <= 1 + 1e-6).all()
-    assert (np.abs(share * most - numbers).min(axis=0) <= 1e-6 * numbers.max(axis=0)).all()
+    loose = np.abs(share * most - numbers).min(axis=0) > 1e-6 * numbers.max(axis=0)
+    assert (share >= 0.25).all() and (share[loose] < 0.26).all()
 
 
 def test_the_first_coordinates_are_read_with_two_planes() -> None:

@@ -21,7 +21,7 @@ MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349,
 """Of the error of the best uniform code of so many bits of a Gaussian of variance one (Max, 1960)."""
 MOST_SEGMENTS = 4
 LED = 0.7
-"""Of the energy, in the coordinates of two planes: on a language model's head 0.5 to 0.8 took the same time."""
+"""Of the energy, in the coordinates of two planes."""
 
 
 def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:

@@ -30,6 +30,8 @@ STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.03
 """The best step of uniform levels for a Gaussian of variance one (Max, 1960)."""
 LEAST_CODE = (0, 1)
 """The smallest code, and that of 8 bits: less 128 it has a negative."""
+LEAST_SHARE = np.float32(0.25)
+"""Of a tile's radius that a class has at the least: ``csrc/scan/tiles.h`` relies on it."""
 PIECE = 1 << 21
 """Numbers of float64 that encoding holds at once."""
 PRODUCTS = 8 + 3
@@ -186,7 +188,7 @@ def shared(numbers: Floats) -> tuple[Floats, Floats]:
     count = -(-numbers.shape[1] // TILE)
     wide = np.pad(numbers, ((0, 0), (0, count * TILE - numbers.shape[1]))).reshape(len(numbers), count, TILE)
     largest = wide.max(axis=2)
-    share = (wide / np.maximum(largest, np.finfo(np.float32).tiny)[:, :, None]).max(axis=0)
+    share = np.maximum((wide / np.maximum(largest, np.finfo(np.float32).tiny)[:, :, None]).max(axis=0), LEAST_SHARE)
     return share.reshape(-1)[: numbers.shape[1]] * np.float32(1 + 2.0**-22), np.ascontiguousarray(largest.T)
 
 
