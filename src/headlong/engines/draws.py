@@ -223,13 +223,10 @@ class _Draws:
 
 
 class _Row:
-    """One row as a :class:`~headlong.engines.sampling_filters.CandidateSource`, whose candidates are at hand."""
+    """One row as a :class:`~headlong.engines.sampling_filters.Normaliser`."""
 
     def __init__(self, draws: _Draws, row: int) -> None:
         self.draws, self.row = draws, [row]
-
-    def best(self, count: int) -> Ranked:
-        raise NotImplementedError
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:
         draws = self.draws

@@ -47,14 +47,18 @@ class Ranked(NamedTuple):
     least: float
 
 
-class CandidateSource(Protocol):
+class Normaliser(Protocol):
+    """Of one query."""
+
+    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
+        """Both ends of ``log sum exp(f(z) / temperature)``, apart by about ``2 eps`` or as near as they get."""
+
+
+class CandidateSource(Normaliser, Protocol):
     """Where candidates come from, for one query."""
 
     def best(self, count: int) -> Ranked:
         """At least the ``count`` best, or all there are (``least`` is -inf then)."""
-
-    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
-        """Both ends of ``log sum exp(f(z) / temperature)``, apart by about ``2 eps`` or as near as they get."""
 
 
 class Sieve(NamedTuple):
@@ -81,7 +85,7 @@ def kept(source: CandidateSource, sieve: Sieve) -> Ranked:
         count *= GROWTH
 
 
-def decided(source: CandidateSource, sieve: Sieve, found: Ranked) -> int | None:
+def decided(source: Normaliser, sieve: Sieve, found: Ranked) -> int | None:
     """How many of the best pass, or None where classes that have not been seen could."""
     scaled = found.scores / sieve.temperature
     weights = np.exp(scaled - scaled[0])
@@ -98,7 +102,7 @@ def decided(source: CandidateSource, sieve: Sieve, found: Ranked) -> int | None:
     return size if whole or size < seen else None
 
 
-def _nucleus(source: CandidateSource, sieve: Sieve, mass: Doubles, shift: float) -> int:
+def _nucleus(source: Normaliser, sieve: Sieve, mass: Doubles, shift: float) -> int:
     """How many classes have less than ``top_p`` of all mass before them; finer normalisers until that is clear."""
     eps = 1e-2
     while True:
