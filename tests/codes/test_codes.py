@@ -195,10 +195,11 @@ def test_a_share_of_the_largest_of_its_tile_is_no_less_than_the_number() -> None
 
 
 def test_the_first_coordinates_are_read_with_two_planes() -> None:
-    for dim in (16, 40, 48, 64, 100, 576):
-        found = led_by_eight(dim, 5)
-        assert found[0][2:] == (8, 2) and [one.start for one in found[1:]] == [one.stop for one in found[:-1]]
-        assert found[-1].stop == dim and all(one.stop - one.start >= 16 for one in found)
+    for dim in (16, 40, 64, 100, 576):
+        for steep in (1.0, 1e-3, 1e-9):
+            found = led_by_eight(np.geomspace(1, steep, dim), 5)
+            assert found[0][2:] == (8, 2) and [one.start for one in found[1:]] == [one.stop for one in found[:-1]]
+            assert found[-1].stop == dim and all(one.stop - one.start >= 16 for one in found)
 
 
 def test_water_filling_spends_its_budget_where_the_energy_is() -> None:

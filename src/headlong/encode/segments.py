@@ -20,6 +20,8 @@ BLOCK = 32
 MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349, 6: 0.00104, 8: 0.0000929}
 """Of the error of the best uniform code of so many bits of a Gaussian of variance one (Max, 1960)."""
 MOST_SEGMENTS = 4
+LED = 0.7
+"""Of the energy, in the coordinates of two planes."""
 
 
 def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
@@ -47,15 +49,17 @@ def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
     )
 
 
-def led_by_eight(dim: int, bits: int) -> tuple[Segment, ...]:
+def led_by_eight(energy: Doubles, bits: int) -> tuple[Segment, ...]:
     """Eight bits, and two planes of the query, of the first coordinates, which hold most of the energy; ``bits`` of the rest.
 
     What the rounding of a query adds to the errors of a code of eight bits is as large as those: a second plane of few
     coordinates takes the most of it away.
     """
-    if dim < BLOCK + BLOCK // 2:
-        return (Segment(0, dim, 8, 2),)
-    return (Segment(0, BLOCK, 8, 2), Segment(BLOCK, dim, bits))
+    if len(energy) < BLOCK + BLOCK // 2:
+        return (Segment(0, len(energy), 8, 2),)
+    most = max(BLOCK, len(energy) // 4 // BLOCK * BLOCK)
+    lead = min(most, (int(np.searchsorted(np.cumsum(energy), LED * energy.sum())) // BLOCK + 1) * BLOCK)
+    return (Segment(0, lead, 8, 2), Segment(lead, len(energy), bits))
 
 
 def merged(runs: list[Segment]) -> tuple[Segment, ...]:

@@ -68,12 +68,12 @@ def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) ->
     ):
         return engine
     basis = basis_for(layer, calibration)
+    weights = energy(layer, basis, calibration)
     vectors = np.ascontiguousarray(some_of(calibration))
     made: list[Codes] = []
     if math.isfinite(engine.promise.eps):
-        lists = [led_by_eight(layer.dim, bits) for bits in REST]
+        lists = [led_by_eight(weights, bits) for bits in REST]
     else:
-        weights = energy(layer, basis, calibration)
         lists = [by_water_filling(weights, bits) for bits in BITS]
     for segments in lists:
         known = any(segments == one.segments for one in made)
