@@ -12,6 +12,7 @@ namespace headlong {
 
 struct Answer;
 struct Draw;
+struct SampleRule;
 struct Executor;
 
 // The names of the capsules in which one bound class hands what it holds to another.
@@ -44,6 +45,7 @@ inline nanobind::object owned_flags(std::vector<uint8_t> values, std::initialize
 nanobind::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k);  // bind/executor.cpp
 
 // ids, logits, score, proved [count][n], rows, bytes, dense [count].
+SampleRule checked(const SampleRule& rule);  // bind/executor.cpp: or what is wrong with it
 nanobind::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n);  // bind/executor.cpp
 
 }  // namespace headlong

@@ -118,10 +118,7 @@ class BoundExecutor {
                      uint64_t row0, std::optional<Bytes> mask, bool dense, int threads, int64_t class0, double delta,
                      uint64_t chance) const {
         const int64_t batch = batch_of(hidden);
-        check(n >= 1 && temperature > 0 && top_k >= 0 && top_p > 0 && top_p <= 1 && min_p >= 0 && min_p <= 1,
-              "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
-        check(class0 >= 0, "class0 >= 0");
-        SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0, class0};
+        const SampleRule rule = checked(SampleRule{n, temperature, top_k, top_p, min_p, seed, row0, class0});
         const Question question = ask(mask, batch, kInf, threads, delta, chance);
         std::vector<Answer> answers;
         std::vector<Draw> draws;
@@ -280,6 +277,13 @@ nb::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answe
     return nb::make_tuple(owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
                           column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
                           column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+}
+
+SampleRule checked(const SampleRule& rule) {
+    check(rule.n >= 1 && rule.temperature > 0 && rule.top_k >= 0 && rule.top_p > 0 && rule.top_p <= 1 && rule.min_p >= 0 && rule.min_p <= 1,
+          "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
+    check(rule.class0 >= 0, "class0 >= 0");
+    return rule;
 }
 
 nb::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) {

@@ -130,6 +130,11 @@ bool Reader::draw(const double* row, const SampleRule& rule, int threads, Answer
 
 std::vector<Answer> Reader::sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
                                    std::vector<Draw>* draws) const {
+    if (by_codes(count, question)) {
+        Question asked = question;
+        asked.delta = codes_delta;
+        return headlong::sample(*codes, rows, count, rule, asked, draws);
+    }
     const bool dense_only = densely(count);
     std::vector<Answer> answers(count);
     if (draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;

@@ -91,5 +91,7 @@ double kappa_of(double events, double delta);
 ScanRadii radii_of(const Codes& codes, const CodeQuery* queries, int n, double kappa);
 
 std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, const Question& question);
+// rule.n draws for each of them.
+std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, const SampleRule& rule, const Question& question, std::vector<Draw>* draws);
 
 }  // namespace headlong

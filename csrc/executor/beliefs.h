@@ -9,10 +9,16 @@
 
 namespace headlong {
 
-// What the estimates of a query's classes are off at most, and the classes that were scored, which the look's estimates no longer hold.
-struct Known {
-    Scratch<float> rad;
+// What is believed of all classes for one query while draws are made, and the classes that were scored, which the estimates no longer
+// hold: -inf and 0 stand there.
+struct Estimates {
+    const double* hidden = nullptr;
+    int64_t row = 0;           // of the batch
+    Scratch<float> est, rad;   // [padded]
     std::vector<Scored> scored;
+    double shift = -kInf;      // of the largest exponent
+    bool given = false;        // a published method's: estimates are taken for the truth
+    bool may_bet = false;
 };
 
 // For every class exp(estimate - shift), how far its term may be from that, and the sum of the former: see normaliser/gaps.cpp.

@@ -101,12 +101,12 @@ Wager cheapest_wager(const Executor& e, const Weighed& w, double exact, double a
 Status bet(const Executor& e, Look& look, int q, const Question& question, double used, int threads, std::vector<Scored>& scored,
            Interval& lse, Answer& answer);
 uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed);
-std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before,
+std::vector<double> sample_terms(const Executor& e, const double* hidden, const Weighed& w, const Scratch<double>& before,
                                  const std::vector<double>& points, int threads, const TermOf& term, Answer& answer);
 
 // sampling/nucleus_from_intervals.cpp: the nucleus
-Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
-                               uint64_t key, int threads, Known& known, Answer& answer);
+Side side_of_nucleus(const Executor& e, Estimates& all, const Question& question, double top_p, const Scored& of, double odds, uint64_t key, int threads,
+                     Answer& answer);
 
 // sampling/nucleus_size.cpp: the nucleus of top_p where masses are known, `target` being top_p of all: how many of masses that
 // fall, or of classes in any order, which those that stay are brought to the front of
@@ -118,18 +118,14 @@ size_t nucleus_size(const std::vector<double>& mass, double target);
 size_t select_nucleus(std::vector<Massive>& all, double target);
 
 // sampling/sample.cpp, sampling/gumbel_keys.cpp: samples
-Status resolve_sample(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
-                                Draw* draws, Answer& answer);
-void start_knowing(const Executor& e, Look& look, int q, int threads, Known& known);
-bool find_best(const Executor& e, Look& look, int q, const Question& question, int threads, std::vector<Scored>& best, Known& known,
-                    Answer& answer);
-void score_known(const Executor& e, Look& look, int q, std::vector<Scored>& rows, int threads, Known& known, Answer& answer);
+Question question_of(const SampleRule& rule, const Question& question, int64_t vocab);
+Status resolve_sample(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
+bool find_best(const Executor& e, Estimates& all, int64_t k, int threads, std::vector<Scored>& best, Answer& answer);
+void score_known(const Executor& e, Estimates& all, std::vector<Scored>& rows, int threads, Answer& answer);
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule);
 Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw);
-bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
-                         std::vector<Keyed>& best, Answer& answer);
-Status draw_filtered(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
-                               Draw* draws, Answer& answer);
+bool best_keys(const Executor& e, Estimates& all, const SampleRule& rule, int64_t m, int threads, Keys& keys, std::vector<Keyed>& best, Answer& answer);
+Status draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
 
 // executor/dense_pass.cpp: every row in float64; sampling/dense.cpp
 int64_t pieces(const Executor& e);

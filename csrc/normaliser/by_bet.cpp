@@ -68,7 +68,7 @@ Status bet(const Executor& e, Look& look, int q, const Question& question, doubl
     for (uint32_t round = 0; round < 16; ++round) {
         if (static_cast<double>(bet.drawn.size()) + draws > most) return Status::finish_densely;
         if (draws > 0)
-            for (double x : sample_terms(e, look, q, w, before, sorted_points(*e.kernels, key, round, static_cast<int64_t>(draws) + 16, total), threads, term, answer))
+            for (double x : sample_terms(e, &look.hidden[q * e.dim], w, before, sorted_points(*e.kernels, key, round, static_cast<int64_t>(draws) + 16, total), threads, term, answer))
                 bet.add(x);
         if (bet.won()) {
             lse = {w.shift + std::log(bet.middle()), question.eps};
@@ -124,7 +124,7 @@ void find_drawn(const Executor& e, const Weighed& w, const Scratch<double>& befo
 
 // X = (term - middle) / gap of the classes on whose gaps points fall, which ascend; `before`: the sums of the gaps of the runs of
 // classes before each. So many points at a time, whichever thread takes them: a class of two groups is read twice.
-std::vector<double> sample_terms(const Executor& e, const Look& look, int q, const Weighed& w, const Scratch<double>& before,
+std::vector<double> sample_terms(const Executor& e, const double* hidden, const Weighed& w, const Scratch<double>& before,
                                  const std::vector<double>& points, int threads, const TermOf& term, Answer& answer) {
     constexpr int64_t kGroup = 32;
     const int64_t count = static_cast<int64_t>(points.size()), groups = (count + kGroup - 1) / kGroup;
@@ -135,7 +135,7 @@ std::vector<double> sample_terms(const Executor& e, const Look& look, int q, con
         std::vector<int32_t> times;
         distinct.reserve(kGroup), times.reserve(kGroup);
         find_drawn(e, w, before, &points[g * kGroup], std::min(kGroup, count - g * kGroup), distinct, times);
-        score_near(e, &look.hidden[q * e.dim], w, distinct, 1);
+        score_near(e, hidden, w, distinct, 1);
         rows[g] = static_cast<int64_t>(distinct.size());
         double* to = &drawn[g * kGroup];
         for (size_t d = 0; d < distinct.size(); ++d) to = std::fill_n(to, times[d], (term(distinct[d]) - w.middle[distinct[d].id]) / w.gap[distinct[d].id]);

@@ -38,17 +38,14 @@ Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& 
 }
 
 // top_p and min_p over all classes.
-Status draw_filtered(const Executor& e, Look& look, int q, const Question& question, const SampleRule& rule, int threads,
-                               Draw* draws, Answer& answer) {
+Status draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
     std::vector<Scored> best;
-    Known known;
-    if (!by_budget(e, look)) start_knowing(e, look, q, threads, known);
-    if (!find_best(e, look, q, question, threads, best, known, answer)) return Status::finish_densely;
+    if (!find_best(e, all, question.k, threads, best, answer)) return Status::finish_densely;
     if (best.empty()) return Status::done;  // no class may be answered
     const double floor = rule.min_p > 0 ? e.linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
     // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
-    const bool may_bet = question.delta > 0 && look.source == &e.preview && !by_budget(e, look);
-    const uint64_t key = may_bet ? key_of(&look.hidden[q * e.dim], e.dim, question.seed) : 0;
+    const bool may_bet = question.delta > 0 && all.may_bet;
+    const uint64_t key = may_bet ? key_of(all.hidden, e.dim, question.seed) : 0;
     Scored within = best[0], beyond{-1, -kInf};
     double decided = 0;
     bool proved = true, within_proved = true, beyond_proved = true;
@@ -57,8 +54,7 @@ Status draw_filtered(const Executor& e, Look& look, int q, const Question& quest
         if (s.id == within.id || better(s, within)) return proved = proved && within_proved, *inside = true, true;
         if (beyond.id >= 0 && (s.id == beyond.id || better(beyond, s))) return proved = proved && beyond_proved, *inside = false, true;
         const double odds = may_bet ? (decided + 1) * (decided + 2) / question.delta : 0;
-        const Side side = side_of_nucleus(e, look, q, question, rule.top_p, s, odds, mix(key + static_cast<uint64_t>(decided)), threads,
-                                          known, answer);
+        const Side side = side_of_nucleus(e, all, question, rule.top_p, s, odds, mix(key + static_cast<uint64_t>(decided)), threads, answer);
         ++decided;
         (side.inside ? within : beyond) = s;
         (side.inside ? within_proved : beyond_proved) = side.proved;
@@ -73,7 +69,7 @@ Status draw_filtered(const Executor& e, Look& look, int q, const Question& quest
         proved = true;
         for (int64_t m = kFirst; !drawn; m *= 4) {
             std::vector<Keyed> first;
-            if (!best_keys(e, look, q, rule, m, threads, known, keys, first, answer)) return Status::finish_densely;
+            if (!best_keys(e, all, rule, m, threads, keys, first, answer)) return Status::finish_densely;
             for (; seen < first.size() && !drawn; ++seen) {
                 const Keyed& next = first[seen];
                 bool inside = false;

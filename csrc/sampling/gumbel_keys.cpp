@@ -20,36 +20,34 @@ struct Candidate {
 };
 
 // The upper ends of all keys.
-void upper_keys(const Executor& e, const Look& look, int q, const SampleRule& rule, int threads, const Known& known, Keys& keys) {
-    const float* est = look.est.data() + q * e.padded;
-    const uint64_t row = rule.row0 + look.rows[q];
+void upper_keys(const Executor& e, const Estimates& all, const SampleRule& rule, int threads, Keys& keys) {
+    const uint64_t row = rule.row0 + all.row;
     const float beta = static_cast<float>(1 / rule.temperature);
     const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
     const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
     keys.upper.resize(e.padded);
     keys.largest.resize(chunks);
-    keys.words.resize(known.scored.size() < kManyScored ? 0 : e.padded);
+    keys.words.resize(all.scored.size() < kManyScored ? 0 : e.padded);
     over_chunks(chunks, threads, [&](int, int64_t c) {
         uint32_t words[kChunk + kBlock];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
         e.kernels->noise(rule.seed, row, keys.draw, first + rule.class0 - lead, n + (lead ? kBlock : 0), words);
         if (!keys.words.empty()) std::copy_n(words + lead, n, &keys.words[first]);
-        keys.largest[c] = e.kernels->gumbel_keys(est + first, &known.rad[first], words + lead, n, e.link, beta, &keys.upper[first]);
+        keys.largest[c] = e.kernels->gumbel_keys(&all.est[first], &all.rad[first], words + lead, n, e.link, beta, &keys.upper[first]);
     });
 }
 
-// What `count` upper ends reach at least, as long as none of them has fallen.
-float reached_by(const Keys& keys, int64_t count) {
-    std::vector<float> each = keys.largest;
+// What `count` values reach at least, by the largest of each chunk, as long as none of them has fallen.
+float reached_by(std::vector<float> each, int64_t count) {
     const float none = -std::numeric_limits<float>::max();
     if (count > static_cast<int64_t>(each.size())) return none;
     std::nth_element(each.begin(), each.begin() + (count - 1), each.end(), std::greater<float>());
     return std::max(each[count - 1], none);
 }
 
-// The classes whose upper ends reach `floor`, `most` of them, the largest, where there are more.
-std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, size_t most, float floor, int threads) {
-    const int64_t padded = static_cast<int64_t>(keys.upper.size());
+// The classes with values that reach `floor`, `most` of them, the largest, where there are more; `largest` of each chunk.
+std::vector<Candidate> largest_of(const Kernels& kernels, const Scratch<float>& values, const std::vector<float>& largest, size_t most, float floor, int threads) {
+    const int64_t padded = static_cast<int64_t>(values.size());
     std::vector<std::vector<Candidate>> each(threads);
     over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
         const float none[kChunk] = {};
@@ -57,9 +55,9 @@ std::vector<Candidate> largest_keys(const Kernels& kernels, const Keys& keys, si
         float kept[kChunk], upper[kChunk];
         std::vector<Candidate>& own = each[t];
         const float least = own.size() == most ? own.front().upper : floor;
-        if (keys.largest[c] < least) return;
+        if (largest[c] < least) return;
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        const int64_t came = kernels.survivors(&keys.upper[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
+        const int64_t came = kernels.survivors(&values[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
         for (int64_t i = 0; i < came; ++i) {
             own.push_back({kept[i], ids[i]});
             if (own.size() > most) {  // a heap, the worst in front
@@ -108,21 +106,63 @@ double gumbel(uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
     return -std::log(e);
 }
 
+// The k best classes: the best estimates are scored exactly, and what can still reach their worst. False: so many that all is better read.
+bool find_best(const Executor& e, Estimates& all, int64_t k, int threads, std::vector<Scored>& best, Answer& answer) {
+    if (all.given) {  // scored as published
+        best.assign(all.scored.begin(), all.scored.begin() + std::min<size_t>(k, all.scored.size()));
+        return true;
+    }
+    const TrueOrder order(*e.kernels, e, all.hidden);
+    const auto take = [&](std::vector<Scored> rows) {
+        score_known(e, all, rows, threads, answer);
+        join_best(best, rows, k, order);
+    };
+    const auto rows_of = [](const Candidate* from, const Candidate* to) {
+        std::vector<Scored> rows;
+        for (; from != to; ++from) rows.push_back({from->id, 0});
+        return rows;
+    };
+    const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
+    std::vector<float> largest(chunks);
+    for (int64_t c = 0; c < chunks; ++c) {
+        bool finite = true;
+        largest[c] = e.kernels->largest(&all.est[c * kChunk], std::min<int64_t>(kChunk, e.padded - c * kChunk), &finite);
+    }
+    std::vector<Candidate> open = largest_of(*e.kernels, all.est, largest, k, reached_by(largest, k), threads);
+    take(rows_of(open.data(), open.data() + open.size()));
+    const auto reach = [&] { return static_cast<int64_t>(best.size()) < k ? -std::numeric_limits<float>::max() : std::max(static_cast<float>(best.back().z), -std::numeric_limits<float>::max()); };
+    std::vector<std::vector<Candidate>> each(threads);
+    const float from = std::nextafterf(reach(), -std::numeric_limits<float>::infinity());
+    over_chunks(chunks, threads, [&](int t, int64_t c) {
+        int32_t ids[kChunk];
+        float kept[kChunk], upper[kChunk];
+        const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
+        const int64_t came = e.kernels->survivors(&all.est[first], &all.rad[first], n, from, static_cast<int32_t>(first), ids, kept, upper);
+        for (int64_t i = 0; i < came; ++i) each[t].push_back({upper[i], ids[i]});
+    });
+    open = joined(each);
+    if (static_cast<double>(open.size()) > std::max(e.share * static_cast<double>(e.vocab), 2.0 * static_cast<double>(k) + 256)) return false;
+    std::sort(open.begin(), open.end());
+    score_from_the_top(
+        0, open.size(), [&] { return at_once(k); }, [&](size_t i) { return open[i].upper; }, [&] { return std::nextafterf(reach(), -std::numeric_limits<float>::infinity()); },
+        [&](size_t first, size_t stop) { take(rows_of(&open[first], &open[first] + (stop - first))); });
+    order.settle(best);
+    return true;
+}
+
 // The m classes with the largest keys, best first. False: there are so many candidates that all is better read.
-bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int64_t m, int threads, Known& known, Keys& keys,
-                         std::vector<Keyed>& best, Answer& answer) {
-    start_knowing(e, look, q, threads, known);
+bool best_keys(const Executor& e, Estimates& all, const SampleRule& rule, int64_t m, int threads, Keys& keys, std::vector<Keyed>& best, Answer& answer) {
     float floor = -std::numeric_limits<float>::max();
     if (keys.upper.empty()) {
-        upper_keys(e, look, q, rule, threads, known, keys);
-        floor = reached_by(keys, m + kMoreKeys);
+        upper_keys(e, all, rule, threads, keys);
+        floor = reached_by(keys.largest, m + kMoreKeys);
     }
     size_t taken = 0;
     best.clear();
     const auto take = [&] {  // what has been scored by now
-        const uint64_t row = rule.row0 + look.rows[q];
-        for (; taken < known.scored.size(); ++taken) {
-            const Scored& s = known.scored[taken];
+        const uint64_t row = rule.row0 + all.row;
+        for (; taken < all.scored.size(); ++taken) {
+            const Scored& s = all.scored[taken];
             keys.upper[s.id] = -std::numeric_limits<float>::infinity();
             keep_key(e, rule, row, keys, s, m, best);
         }
@@ -131,14 +171,14 @@ bool best_keys(const Executor& e, Look& look, int q, const SampleRule& rule, int
     const auto score_some = [&](std::vector<Candidate>::const_iterator from, std::vector<Candidate>::const_iterator to) {
         std::vector<Scored> rows;
         for (; from != to; ++from) rows.push_back({from->id, 0});
-        score_known(e, look, q, rows, threads, known, answer);
+        score_known(e, all, rows, threads, answer);
         return take();
     };
     take();
-    std::vector<Candidate> open = largest_keys(*e.kernels, keys, m + kMoreKeys, floor, threads);
+    std::vector<Candidate> open = largest_of(*e.kernels, keys.upper, keys.largest, m + kMoreKeys, floor, threads);
     double worst = score_some(open.begin(), open.end());
     const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
-    open = largest_keys(*e.kernels, keys, e.padded, reach, threads);
+    open = largest_of(*e.kernels, keys.upper, keys.largest, e.padded, reach, threads);
     if (static_cast<double>(open.size()) > e.share * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
     std::sort(open.begin(), open.end());
     score_from_the_top(

@@ -42,14 +42,13 @@ double take_sides(const Executor& e, const Sides& sides, const Weighed& w, const
 }
 
 // c and r of all classes, and the sums of the latter run by run.
-void weigh_sides(const Executor& e, const Look& look, int q, const Sides& sides, int threads, const Known& known, Weighed& w,
-                       Scratch<double>& runs) {
+void weigh_sides(const Executor& e, const Estimates& all, const Sides& sides, int threads, Weighed& w, Scratch<double>& runs) {
     const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
     std::vector<double> sums(chunks);
     over_chunks(chunks, threads, [&](int, int64_t c) {
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
         int32_t none[kChunk + kRun];
-        sums[c] = take_sides(e, sides, w, &look.est[q * e.padded + first], &known.rad[first], n, &w.middle[first], &w.gap[first]);
+        sums[c] = take_sides(e, sides, w, &all.est[first], &all.rad[first], n, &w.middle[first], &w.gap[first]);
         e.kernels->split(&w.gap[first], n, std::numeric_limits<float>::infinity(), static_cast<int32_t>(first), none,
                        &runs[first / kRun]);
     });
@@ -97,11 +96,10 @@ bool widest_sides(const Executor& e, const Weighed& w, double claim, double targ
 }
 
 // Scores the classes: they leave the sums.
-void score_widest_sides(const Executor& e, Look& look, int q, const std::vector<int32_t>& ids, int threads, Known& known, Weighed& w,
-                        Scratch<double>& runs, Answer& answer) {
+void score_widest_sides(const Executor& e, Estimates& all, const std::vector<int32_t>& ids, int threads, Weighed& w, Scratch<double>& runs, Answer& answer) {
     std::vector<Scored> rows;
     for (int32_t id : ids) rows.push_back({id, 0});
-    score_known(e, look, q, rows, threads, known, answer);
+    score_known(e, all, rows, threads, answer);
     for (int32_t id : ids) {
         w.sum -= w.middle[id];
         w.middle[id] = w.gap[id] = 0;
@@ -116,14 +114,14 @@ void score_widest_sides(const Executor& e, Look& look, int q, const std::vector<
 
 }  // namespace
 
-Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& question, double top_p, const Scored& of, double odds,
-                               uint64_t key, int threads, Known& known, Answer& answer) {
+Side side_of_nucleus(const Executor& e, Estimates& all, const Question& question, double top_p, const Scored& of, double odds, uint64_t key, int threads,
+                     Answer& answer) {
     const double beta = question.beta;
     const int64_t count = e.padded / kRun;
     Weighed w;
-    w.shift = static_cast<float>(std::max(look.masses[q].shift, e.linked(of.z) * beta));
-    for (const Scored& s : known.scored) w.shift = std::max(w.shift, static_cast<float>(e.linked(s.z) * beta));
-    w.slop = static_cast<float>(0x1p-14 + 2 * (float_error(e, w.shift, beta) + dot_error(e, &look.hidden[q * e.dim])));
+    w.shift = static_cast<float>(std::max(all.shift, e.linked(of.z) * beta));
+    for (const Scored& s : all.scored) w.shift = std::max(w.shift, static_cast<float>(e.linked(s.z) * beta));
+    w.slop = static_cast<float>(0x1p-14 + 2 * (float_error(e, w.shift, beta) + dot_error(e, all.hidden)));
     w.middle.resize(e.padded);
     w.gap.resize(e.padded);
     Scratch<double> runs(count), before(count + 1);
@@ -132,24 +130,24 @@ Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& quest
         return std::exp(e.linked(s.z) * beta - w.shift) * (above ? top_p - 1 : top_p);
     };
     Sides sides{of, top_p, beta, true};
-    weigh_sides(e, look, q, sides, threads, known, w, runs);
+    weigh_sides(e, all, sides, threads, w, runs);
     std::vector<double> gains[2];  // of the bets for outside and for inside
     double exact = 0;
     size_t counted = 0;
     int flips = 0;
     for (int step = 0; step < kSteps; ++step) {
-        for (; counted < known.scored.size(); ++counted) exact += term(known.scored[counted]);
+        for (; counted < all.scored.size(); ++counted) exact += term(all.scored[counted]);
         const double sum = w.sum + exact, total = std::accumulate(runs.data(), runs.data() + count, 0.0);
         // Sums of float64 and the exact terms are off by far less than this.
         const double rounding = 0x1p-30 * (total + std::fabs(exact) + std::fabs(sum)), claim = sides.inside ? sum : -sum;
         if (!(std::fabs(sum) < 1e30)) return {};
         if (claim > total * kMost + rounding) return {true, sides.inside, true};
-        if (by_budget(e, look)) return {true, sum > 0, true};
+        if (all.given) return {true, sum > 0, true};
         if (!(total > 0)) return {};
         if (claim < 0 && flips < 3) {
             sides.inside = !sides.inside;
             ++flips;
-            weigh_sides(e, look, q, sides, threads, known, w, runs);
+            weigh_sides(e, all, sides, threads, w, runs);
             continue;
         }
         std::vector<double>& won = gains[sides.inside];
@@ -160,14 +158,14 @@ Side side_of_nucleus(const Executor& e, Look& look, int q, const Question& quest
         if (!(draws < kFew)) {
             if (!widest_sides(e, w, claim, target, may_bet ? odds : 0, threads, ids)) return {};
             if (ids.empty() && !may_bet) return {};
-            score_widest_sides(e, look, q, ids, threads, known, w, runs, answer);
+            score_widest_sides(e, all, ids, threads, w, runs, answer);
             if (!ids.empty()) continue;
         }
         before[0] = 0;
         for (int64_t r = 0; r < count; ++r) before[r + 1] = before[r] + runs[r];
         const std::vector<double> points = sorted_points(*e.kernels, key, static_cast<uint32_t>(step),
                                                          static_cast<int64_t>(std::min(draws, 128.0)), before[count]);
-        const std::vector<double> fresh = sample_terms(e, look, q, w, before, points, threads, term, answer);
+        const std::vector<double> fresh = sample_terms(e, all.hidden, w, before, points, threads, term, answer);
         const double bound = -sum / total, most = 1 / (sides.inside ? kMost + bound : kMost - bound);
         for (double x : fresh) won.push_back((sides.inside ? x - bound : bound - x) * most);
         if (wins(won, odds, [](double gain) { return gain; })) return {true, sides.inside, false};

@@ -1,7 +1,8 @@
 """An executor whose ids and normalisers come from rotated codes where that was timed to be faster.
 
 topk, lse, but for ``delta`` or proved      codes: ``csrc/codes/ask.cpp``; a row that they leave too open is scanned in full
-samples, and normalisers under links that are not affine      the executor beneath
+sample                                        codes: ``csrc/codes/samples.cpp``; in NumPy the executor beneath
+normalisers under links that are not affine   the executor beneath
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class CodesReader:
             self.codes: Any = CodesInNumPy(layer, plan.codes, rows)
         else:
             self.codes = native.code_reader(rows, plan.codes, level)
-        self.isa, self.logits, self.sample = beneath.isa, beneath.logits, beneath.sample
+        self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
     def capsule(self) -> Any:
@@ -60,3 +61,14 @@ class CodesReader:
             return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
         _, _, _, lse, error, _, *cost = self.codes.topk(hidden, 0, eps, mask, threads, self.delta, seed)
         return (lse, error, *cost)
+
+    def sample(
+        self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
+        mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
+    ) -> Answer:  # fmt: skip
+        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
+        filters = (hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask)
+        if isinstance(self.codes, CodesInNumPy) or not self._take(hidden, math.inf):
+            return self.beneath.sample(*filters, dense, threads, class0, delta, chance)
+        found: Answer = self.codes.sample(*filters, threads, class0, self.delta, chance)
+        return found

@@ -1,0 +1,118 @@
+// Draws from codes: the estimates of all classes and their radii are kept, a few queries at a time, and each query's draws are made of
+// them as of any others (sampling/sample.cpp).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "codes/pass.h"
+#include "executor/verbs.h"
+
+namespace headlong {
+namespace {
+
+constexpr int64_t kKeptBytes = int64_t{1} << 25;  // of estimates at once
+
+// How many standard deviations a class may be off. The winner of a draw must not be missed, nor the best class; a nucleus goes by both
+// ends of all.
+double kappa_for(const SampleRule& rule, int64_t vocab, double delta) {
+    if (rule.top_k > 0) return kappa_of(static_cast<double>(rule.top_k), delta);
+    return rule.top_p < 1 ? kappa_of(2.0 * static_cast<double>(vocab), delta / 2) : kappa_of(1.0 + rule.n, delta);
+}
+
+// The estimates of some queries, [query][tiles * 64], and the radii of their tiles, [query][tiles].
+struct Kept {
+    Scratch<float> est, radii;
+    std::vector<float> constant;
+};
+
+Kept scan_and_keep(const Codes& codes, const PreparedCodes& all, double kappa, int threads) {
+    const auto n = static_cast<int64_t>(all.queries.size()), padded = codes.count * kTile;
+    Kept kept{Scratch<float>(n * padded), Scratch<float>(n * codes.count), {}};
+    std::vector<ScanRadii> own;
+    for (const CodeGroup& group : all.groups) {
+        own.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa));
+        for (int q = 0; q < group.n; ++q) kept.constant.push_back(own.back().constant[q]);
+    }
+    scan_tiles(codes, all.groups, 1, threads, [&](int, size_t g, int64_t tile, const float* est) {
+        const CodeGroup& group = all.groups[g];
+        alignas(64) float radii[kMostLanes];
+        codes.scan->radii(codes.tile(tile), codes.layout, own[g], 0, radii, nullptr);
+        for (int q = 0; q < group.n; ++q) {
+            const float add = static_cast<float>(all.queries[group.first + q].add);
+            float* to = &kept.est[(group.first + q) * padded + tile * kTile];
+            for (int64_t i = 0; i < kTile; ++i) to[i] = est[q * kTile + i] + add;
+            kept.radii[(group.first + q) * codes.count + tile] = radii[q];
+        }
+    });
+    return kept;
+}
+
+Estimates estimates_of(const Codes& codes, const PreparedCodes& prepared, const Kept& kept, int64_t q, const Question& question, int64_t row) {
+    const Executor& e = *codes.rows;
+    Estimates all;
+    all.hidden = prepared.queries[q].hidden, all.row = row, all.may_bet = true;
+    all.est.resize(e.padded), all.rad.resize(e.padded);
+    float top = -std::numeric_limits<float>::infinity();
+    // The sum of an estimate and what joins it is rounded once more.
+    const auto add = static_cast<float>(std::fabs(prepared.queries[q].add));
+    for (int64_t t = 0; t < codes.count; ++t) {
+        const float *est = &kept.est[q * e.padded + t * kTile], *shares = codes.shares(t);
+        const float radius = kept.radii[q * codes.count + t], fixed = kept.constant[q] + add * 0x1p-22f;
+        float *to = &all.est[t * kTile], *rad = &all.rad[t * kTile];
+        for (int64_t i = 0; i < kTile; ++i) {
+            to[i] = est[i];
+            rad[i] = shares[i] * radius + fixed + std::fabs(est[i]) * 0x1p-23f;
+        }
+        const uint64_t allowed = allowed_in(question, row, e.vocab, t);
+        for (int64_t i = 0; i < kTile && (allowed != ~uint64_t{0} || t + 1 == codes.count); ++i)
+            if ((allowed >> i & 1) == 0 || t * kTile + i >= e.vocab) to[i] = -std::numeric_limits<float>::infinity(), rad[i] = 0;
+        for (int64_t i = 0; i < kTile; ++i) top = std::max(top, to[i]);
+    }
+    all.shift = top > -std::numeric_limits<float>::infinity() ? e.linked(top) * question.beta : -kInf;
+    return all;
+}
+
+}  // namespace
+
+std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
+    const Executor& e = *codes.rows;
+    draws->assign(n * rule.n, Draw{});
+    std::vector<Answer> answers(n);
+    Question asked = question_of(rule, question, e.vocab);
+    const double kappa = kappa_for(rule, e.vocab, question.delta);
+    asked.delta = question.delta / 2;  // that of the bets on a nucleus
+    std::vector<int64_t> left;
+    const int64_t at_once = std::max<int64_t>(kLanes, kKeptBytes / (4 * e.padded) / kLanes * kLanes);
+    for (int64_t start = 0; start < n; start += at_once) {
+        const int64_t some = std::min(at_once, n - start);
+        const PreparedCodes prepared = prepare_codes(codes, hidden + start * e.dim, some, question.seed, question.threads);
+        const Kept kept = scan_and_keep(codes, prepared, kappa, question.threads);
+        std::vector<uint8_t> open(some);
+        const int inside = some < 2 * question.threads ? question.threads : 1;  // threads of one query
+        const auto resolve = [&](int64_t q) {
+            Answer& answer = answers[start + q];
+            answer.bytes = codes.bytes() / static_cast<double>(some);
+            open[q] = 1;
+            if (!prepared.queries[q].usable) return;
+            Estimates all = estimates_of(codes, prepared, kept, q, asked, start + q);
+            Draw* own = draws->data() + (start + q) * rule.n;
+            open[q] = resolve_sample(e, all, asked, rule, inside, own, answer) != Status::done;
+            for (int i = 0; i < rule.n; ++i) own[i].proved = own[i].proved && !(question.delta > 0);
+        };
+        if (inside > 1) {
+            for (int64_t q = 0; q < some; ++q) resolve(q);
+        } else {
+            Turns<int64_t> next;
+            run_parallel(question.threads, [&](int) {
+                for (int64_t q = next++; q < some; q = next++) resolve(q);
+            });
+        }
+        for (int64_t q = 0; q < some; ++q)
+            if (open[q]) left.push_back(start + q);
+    }
+    for (int64_t row : left) answers[row].dense = true;
+    if (!left.empty()) finish_samples(e, hidden, left, asked, rule, *draws, answers);
+    return answers;
+}
+
+}  // namespace headlong
