@@ -20,6 +20,7 @@ using AnyArray = nb::ndarray<nb::numpy, nb::ro, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
 using Doubles = nb::ndarray<const double, nb::numpy, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Words = nb::ndarray<const uint64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const int64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
 
 inline void check(bool good, const char* what) {

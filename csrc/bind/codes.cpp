@@ -69,7 +69,23 @@ class BoundCodes {
         const Question question = asked(hidden, kInf, mask, threads, delta, chance);
         std::vector<Answer> answers;
         std::vector<Draw> draws;
-        unlocked([&] { answers = headlong::sample(codes_, hidden.data(), static_cast<int64_t>(hidden.shape(0)), rule, question, &draws); });
+        unlocked([&] { answers = headlong::sample(codes_, hidden.data(), static_cast<int64_t>(hidden.shape(0)), {rule}, question, &draws); });
+        return sample_arrays(answers, draws, n);
+    }
+
+    // Each row by a rule of its own: temperatures, top_ks, top_ps, min_ps, seeds and rows are [batch].
+    nb::tuple sample_each(Doubles hidden, int n, Doubles temperature, Ids top_k, Doubles top_p, Doubles min_p, Words seed, Words row, std::optional<Bytes> mask,
+                          int threads, int64_t class0, double delta, uint64_t chance) const {
+        const Question question = asked(hidden, kInf, mask, threads, delta, chance);
+        const size_t batch = hidden.shape(0);
+        for (size_t size : {temperature.size(), top_k.size(), top_p.size(), min_p.size(), seed.size(), row.size()})
+            check(size == batch && batch > 0, "a rule for each row");
+        std::vector<SampleRule> rules;
+        for (size_t q = 0; q < batch; ++q)
+            rules.push_back(checked(SampleRule{n, temperature.data()[q], top_k.data()[q], top_p.data()[q], min_p.data()[q], seed.data()[q], row.data()[q], class0}));
+        std::vector<Answer> answers;
+        std::vector<Draw> draws;
+        unlocked([&] { answers = headlong::sample(codes_, hidden.data(), static_cast<int64_t>(batch), rules, question, &draws); });
         return sample_arrays(answers, draws, n);
     }
 
@@ -143,6 +159,8 @@ void bind_codes(nb::module_& m) {
         .def("topk", &BoundCodes::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
         .def("sample", &BoundCodes::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),
              nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"))
+        .def("sample_each", &BoundCodes::sample_each, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),
+             nb::arg("seed"), nb::arg("row"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"))
         .def("estimates", &BoundCodes::estimates, nb::arg("hidden"), nb::arg("kappa"), nb::arg("seed"))
         .def_prop_ro("capsule", &BoundCodes::capsule);
 }

@@ -132,9 +132,6 @@ class DirectCall {
             reader_.codes = static_cast<const Codes*>(nb::cast<nb::capsule>(numbers["codes"]).data(kCodesCapsule));
             check(reader_.codes != nullptr && reader_.codes->rows->vocab == e->vocab && reader_.codes->rows->dim == e->dim, "codes of the same layer");
             set(numbers, "delta", reader_.codes_delta);
-            const auto takes = nb::cast<std::vector<std::vector<bool>>>(numbers["takes"]);
-            check(takes.size() == 2 && takes[0].size() == 3 && takes[1].size() == 3, "takes is [2][3]");
-            for (int kind = 0; kind < 2; ++kind) std::copy(takes[kind].begin(), takes[kind].end(), reader_.takes[kind]);
         }
         set(numbers, "first", reader_.first);
         check(reader_.first >= 1, "a filter asks for some classes");

@@ -63,15 +63,18 @@ bool Reader::searches(int64_t count, int64_t k) const {
     return blocks != nullptr && k <= (count <= blocks_batch ? blocks_most : blocks_together);
 }
 
+// What blocks do not answer.
+std::vector<Answer> Reader::by_all(const double* rows, int64_t count, const Question& question, bool dense_only) const {
+    if (!by_codes(question)) return ask(*executor, rows, count, question, dense_only);
+    Question asked = question;
+    asked.delta = codes_delta;
+    return ask(*codes, rows, count, asked);
+}
+
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
-    if (by_codes(count, question)) {
-        Question asked = question;
-        asked.delta = codes_delta;
-        return ask(*codes, rows, count, asked);
-    }
     const bool dense_only = densely(count, question.eps), ids_alone = std::isinf(question.eps);
     const bool searched = (ids_alone || (!dense_only && question.eps >= least)) && searches(count, question.k);
-    if (!searched) return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
+    if (!searched) return every ? by_all(rows, count, question, dense_only) : std::vector<Answer>{};
     const int64_t dim = executor->dim, vocab = executor->vocab;
     const Reach reach = ids_alone ? Reach{} : reach_for(question.eps, affine.first, vocab);
     const std::vector<SearchResult> found = search(*blocks, rows, count, question.k, nullptr, false, question.threads, reach);
@@ -87,23 +90,22 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
     if (!every) return {};
     Scratch<double> some(left.size() * dim);
     for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * dim, dim, some.data() + i * dim);
-    std::vector<Answer> others = ask(*executor, some.data(), static_cast<int64_t>(left.size()), question, dense_only);
+    std::vector<Answer> others = by_all(some.data(), static_cast<int64_t>(left.size()), question, dense_only);
     if (ids_alone)
         for (const Answer& other : others)
-            blocks->trial.passed(other.bytes - executor->preview.bytes / static_cast<double>(left.size()));
+            blocks->trial.passed(other.bytes - (codes != nullptr ? codes->bytes() : executor->preview.bytes) / static_cast<double>(left.size()));
     for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = behind(std::move(others[i]), found[left[i]]);
     return answers;
 }
 
 // A search that reaches far enough finds the normaliser with the best class.
 std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question question) const {
-    if (by_codes(count, question)) return topk(rows, count, question);
     const bool dense_only = densely(count, question.eps);
     if (least <= question.eps && !std::isinf(question.eps) && !dense_only && searches(count, 1)) {
         question.k = 1;
         return topk(rows, count, question);
     }
-    return every ? ask(*executor, rows, count, question, dense_only) : std::vector<Answer>{};
+    return every ? by_all(rows, count, question, dense_only) : std::vector<Answer>{};
 }
 
 // Whether draws from all classes go by blocks.
@@ -130,11 +132,6 @@ bool Reader::draw(const double* row, const SampleRule& rule, int threads, Answer
 
 std::vector<Answer> Reader::sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
                                    std::vector<Draw>* draws) const {
-    if (by_codes(count, question)) {
-        Question asked = question;
-        asked.delta = codes_delta;
-        return headlong::sample(*codes, rows, count, rule, asked, draws);
-    }
     const bool dense_only = densely(count);
     std::vector<Answer> answers(count);
     if (draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
@@ -142,7 +139,10 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const Samp
     if (!dense_only && every && draws_plainly(count, rule))
         return sample_by_blocks(*executor, *blocks, affine, rows, count, rule, question, draws);
     if (!every) return {};
-    std::vector<Answer> others = headlong::sample(*executor, rows, count, rule, question, dense_only, draws);
+    Question asked = question;
+    if (codes != nullptr) asked.delta = codes_delta;
+    std::vector<Answer> others = codes != nullptr ? headlong::sample(*codes, rows, count, {rule}, asked, draws)
+                                                  : headlong::sample(*executor, rows, count, rule, question, dense_only, draws);
     for (int64_t q = 0; q < count; ++q) {  // and what was searched in vain
         others[q].rows += answers[q].rows;
         others[q].bytes += answers[q].bytes;

@@ -12,8 +12,6 @@
 
 namespace headlong {
 
-constexpr int64_t kFewQueries = 16;  // plan.py has the same
-
 struct Reader {
     const Executor* executor = nullptr;
     const Blocks* blocks = nullptr;             // or none
@@ -27,8 +25,7 @@ struct Reader {
     double edge = 0;                            // the largest `least` with which they find nuclei, too
     int64_t first = 1;                          // classes that a min-p filter asks for first
     bool samples = false;                       // whether they find plain samples
-    const Codes* codes = nullptr;               // what answers where it was timed to be faster, but for a rate of codes_delta
-    bool takes[2][3] = {};                      // ids and normalisers of one query, of up to kFewQueries and of more
+    const Codes* codes = nullptr;               // or none: what answers what blocks do not, but for a rate of codes_delta
     double codes_delta = 0;
 
     std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;
@@ -40,10 +37,10 @@ struct Reader {
     bool draw(const double* row, const SampleRule& rule, int threads, Answer* answer, std::vector<Draw>* draws) const;
 
   private:
-    bool by_codes(int64_t count, const Question& question) const {
-        const int size = count == 1 ? 0 : count <= kFewQueries ? 1 : 2;
-        return codes != nullptr && takes[std::isfinite(question.eps)][size] && (std::isinf(question.eps) || executor->link.form == LinkForm::affine);
+    bool by_codes(const Question& question) const {
+        return codes != nullptr && (std::isinf(question.eps) || executor->link.form == LinkForm::affine);
     }
+    std::vector<Answer> by_all(const double* rows, int64_t count, const Question& question, bool dense_only) const;
     bool densely(int64_t count, double eps = kInf) const;
     bool searches(int64_t count, int64_t k) const;
     bool draws_plainly(int64_t count, const SampleRule& rule) const;

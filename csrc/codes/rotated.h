@@ -91,7 +91,8 @@ double kappa_of(double events, double delta);
 ScanRadii radii_of(const Codes& codes, const CodeQuery* queries, int n, double kappa);
 
 std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, const Question& question);
-// rule.n draws for each of them.
-std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, const SampleRule& rule, const Question& question, std::vector<Draw>* draws);
+// Draws for each of them, as many by every rule; one rule is for rows that count up from its first, or each has its own.
+std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, const std::vector<SampleRule>& rules, const Question& question,
+                           std::vector<Draw>* draws);
 
 }  // namespace headlong

@@ -50,7 +50,7 @@ Kept scan_and_keep(const Codes& codes, const PreparedCodes& all, double kappa, i
 Estimates estimates_of(const Codes& codes, const PreparedCodes& prepared, const Kept& kept, int64_t q, const Question& question, int64_t row) {
     const Executor& e = *codes.rows;
     Estimates all;
-    all.hidden = prepared.queries[q].hidden, all.row = row, all.may_bet = true;
+    all.hidden = prepared.queries[q].hidden, all.may_bet = true;  // its rule knows which row it is
     all.est.resize(e.padded), all.rad.resize(e.padded);
     float top = -std::numeric_limits<float>::infinity();
     // The sum of an estimate and what joins it is rounded once more.
@@ -74,13 +74,24 @@ Estimates estimates_of(const Codes& codes, const PreparedCodes& prepared, const 
 
 }  // namespace
 
-std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
+std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, const std::vector<SampleRule>& rules, const Question& question,
+                           std::vector<Draw>* draws) {
     const Executor& e = *codes.rows;
-    draws->assign(n * rule.n, Draw{});
+    const int each = rules.front().n;
+    draws->assign(n * each, Draw{});
     std::vector<Answer> answers(n);
-    Question asked = question_of(rule, question, e.vocab);
-    const double kappa = kappa_for(rule, e.vocab, question.delta);
-    asked.delta = question.delta / 2;  // that of the bets on a nucleus
+    double kappa = 0;
+    for (const SampleRule& rule : rules) kappa = std::max(kappa, kappa_for(rule, e.vocab, question.delta));
+    const auto rule_of = [&](int64_t q) {
+        SampleRule rule = rules[rules.size() > 1 ? q : 0];
+        if (rules.size() == 1) rule.row0 += q;
+        return rule;
+    };
+    const auto asked_by = [&](const SampleRule& rule) {
+        Question asked = question_of(rule, question, e.vocab);
+        asked.delta = question.delta / 2;  // that of the bets on a nucleus
+        return asked;
+    };
     std::vector<int64_t> left;
     const int64_t at_once = std::max<int64_t>(kLanes, kKeptBytes / (4 * e.padded) / kLanes * kLanes);
     for (int64_t start = 0; start < n; start += at_once) {
@@ -94,10 +105,12 @@ std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, 
             answer.bytes = codes.bytes() / static_cast<double>(some);
             open[q] = 1;
             if (!prepared.queries[q].usable) return;
+            const SampleRule rule = rule_of(start + q);
+            const Question asked = asked_by(rule);
             Estimates all = estimates_of(codes, prepared, kept, q, asked, start + q);
-            Draw* own = draws->data() + (start + q) * rule.n;
+            Draw* own = draws->data() + (start + q) * each;
             open[q] = resolve_sample(e, all, asked, rule, inside, own, answer) != Status::done;
-            for (int i = 0; i < rule.n; ++i) own[i].proved = own[i].proved && !(question.delta > 0);
+            for (int i = 0; i < each; ++i) own[i].proved = own[i].proved && !(question.delta > 0);
         };
         if (inside > 1) {
             for (int64_t q = 0; q < some; ++q) resolve(q);
@@ -110,8 +123,12 @@ std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, 
         for (int64_t q = 0; q < some; ++q)
             if (open[q]) left.push_back(start + q);
     }
-    for (int64_t row : left) answers[row].dense = true;
-    if (!left.empty()) finish_samples(e, hidden, left, asked, rule, *draws, answers);
+    for (int64_t row : left) {
+        answers[row].dense = true;
+        SampleRule rule = rule_of(row);
+        rule.row0 -= row;  // rows of a call are counted from there
+        finish_samples(e, hidden, {row}, asked_by(rule), rule, *draws, answers);
+    }
     return answers;
 }
 

@@ -122,7 +122,7 @@ def _adapting(layer: Layer, method: str, wanted: Promise, vectors: Doubles | Non
     if vectors is not None:
         vectors, like = held_out(vectors)
     engine = _read(layer, method, wanted, vectors, **how)
-    if not engine.plan.levels:
+    if not engine.plan.looks:
         return engine
     return Adapting(engine, partial(_read, layer, method, wanted, builders=1, **how), like)
 

@@ -190,7 +190,6 @@ class Codes(NamedTuple):
     ``segments``  the rotated coordinates
     ``bounds``    ``[segments, 4]`` float64: the largest |q|, the largest |scale q|, what rounding does to x and to rows
     ``lost``, ``most_base``  what products in float64 lose, and the largest |base|
-    ``takes``     whether ids and normalisers of batches of 1, of up to 16 and of more are found by them, as timed
     """
 
     tiles: NDArray[np.uint8]
@@ -201,15 +200,6 @@ class Codes(NamedTuple):
     bounds: NDArray[np.float64]
     lost: float
     most_base: float
-    takes: tuple[tuple[bool, bool, bool], tuple[bool, bool, bool]] = ((True,) * 3, (True,) * 3)
-
-    def take(self, batch: int, eps: float) -> bool:
-        """Whether a batch is answered by them where a normaliser within ``eps`` is wanted, or none (inf)."""
-        return self.takes[math.isfinite(eps)][0 if batch == 1 else 1 if batch <= FEW_QUERIES else 2]
-
-
-FEW_QUERIES = 16
-"""Queries of what counts as a small batch; ``csrc/by_blocks/plain_questions.h`` has the same."""
 
 
 class Plan(NamedTuple):
@@ -222,7 +212,7 @@ class Plan(NamedTuple):
     ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
     ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
     ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
-    ``codes``     rotated codes, which answer what was timed to be faster by them; None: there are none
+    ``codes``     rotated codes, which answer what blocks do not; None: there are none
     """
 
     rotation: Halves | Floats | None
@@ -234,6 +224,11 @@ class Plan(NamedTuple):
     arrays: Mapping[str, Array] | None = None
     blocks: Blocks | None = None
     codes: Codes | None = None
+
+    @property
+    def looks(self) -> bool:
+        """Whether classes are looked at before rows are read."""
+        return bool(self.levels) or self.codes is not None
 
 
 def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:

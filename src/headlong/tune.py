@@ -161,7 +161,7 @@ def _contest(queries: Doubles, engines: dict[str, Engine], k: int, batch: int) -
 
 def _crossings(task: Task, engine: Engine) -> Iterator[Crossing]:
     """The chosen plan and a dense pass, batch by batch."""
-    if not engine.plan.levels:
+    if not engine.plan.levels or engine.plan.codes is not None:
         return
     dense = engine.reading_densely(0)
     for size in (size for size in BATCHES if size <= len(task.held)):
@@ -171,7 +171,7 @@ def _crossings(task: Task, engine: Engine) -> Iterator[Crossing]:
 
 def _finished(engine: Engine, report: Report) -> Engine:
     """The chosen engine with the measured crossover in its plan and the reasons beside it."""
-    return engine.reading_densely(report.batch if engine.plan.levels else engine.plan.dense.batch, "\n".join(reasons(report)))
+    return engine.reading_densely(report.batch if engine.plan.levels and engine.plan.codes is None else engine.plan.dense.batch, "\n".join(reasons(report)))
 
 
 def as_record(report: Report, engine: Engine) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from headlong.engines.by_codes import CodesReader
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
+from headlong.engines.draws import Rules
 from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.method import EngineParts, Method, option_names
 from headlong.engines.promise_failures import normalised
@@ -87,10 +88,10 @@ class Engine(Changeable, Common):
         )
         rows: native.Executor = self._executor
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
-        if plan.blocks is not None:
-            self._executor = BlockReader(layer, plan, self._executor, float(norms.max()))
         if plan.codes is not None:
             self._executor = CodesReader(layer, plan, rows, self._executor, min(promise.delta, MOST_DELTA))
+        if plan.blocks is not None:
+            self._executor = BlockReader(layer, plan, self._executor, float(norms.max()))
         self._path = f"{method.name}/{self._executor.isa}"
         self._direct = direct(self._executor, layer.link, plan, promise, self._chance, threads, self._path)
 
@@ -199,6 +200,20 @@ class Engine(Changeable, Common):
         )
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.form)
 
+    @property
+    def rule_for_each_row(self) -> bool:  # type: ignore[override]
+        return isinstance(self._executor, CodesReader) and self._executor.native
+
+    def drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, allowed: Any = None) -> Sample:
+        """Draws of each row by a rule of its own, in one scan."""
+        reader = self._executor
+        assert isinstance(reader, CodesReader)
+        mask = None if allowed is None else allowed.mask
+        ids, logits, score, proved, *cost = reader.sample_each(
+            hidden, n, rules, mask, native.threads(self._threads), class0, self._chance[1]
+        )
+        return Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost))
+
     def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
         """The normaliser of ``f(z) / temperature``: without a bias that of ``hidden / temperature``, by the same plan."""
         link = self.layer.link
@@ -281,9 +296,10 @@ class Engine(Changeable, Common):
 
     def __repr__(self) -> str:
         layer, dense = self.layer, self.plan.dense
-        looks = sum(level.codes.nbytes for level in self.plan.levels)
+        codes = [level.codes for level in self.plan.levels] + ([] if self.plan.codes is None else [self.plan.codes.tiles])
+        looks = sum(array.nbytes for array in codes)
         storage = f"{looks / 2**20:.1f} MiB of previews, " if looks else ""
-        crossover = "" if not looks or self.plan.budget else f"dense from {dense.share:.0%} candidates, "
+        crossover = "" if not self.plan.levels or self.plan.budget else f"dense from {dense.share:.0%} candidates, "
         if looks and math.isfinite(dense.batch):
             crossover += f"dense beyond batch {dense.batch:g}, "
         crossover += "dense for normalisers, " if dense.normalised == 0 else ""

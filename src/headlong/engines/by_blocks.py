@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
+from headlong.engines.by_codes import CodesReader
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
 from headlong.engines.reference.block_nucleus import nucleus_reached
 from headlong.engines.reference.block_reach import Reach, reached, within
@@ -52,6 +53,7 @@ class BlockReader:
         self.crossover = plan.dense.batch
         self.batch, self.most, self.together = blocks.batch, blocks.most, blocks.together
         self.beneath, self.vocab = beneath, layer.vocab
+        self.rows: Any = beneath.beneath if isinstance(beneath, CodesReader) else beneath
         self.link: Link = evaluated(layer.link)
         level = native.isa()
         self.search: Any = (
@@ -62,7 +64,7 @@ class BlockReader:
         kind, *numbers = self.link.lowered()
         self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" else None
         self.native = level != native.REFERENCE and self.affine is not None
-        known = isinstance(beneath, Reference) or native.is_native(beneath)
+        known = isinstance(self.rows, Reference) or native.is_native(self.rows)
         plain = known and self.affine is not None
         self.least = blocks.least if plain else math.inf
         self.samples = blocks.samples and plain
@@ -71,7 +73,7 @@ class BlockReader:
     @property
     def capsule(self) -> Any:
         """For engines that read several matrices in one native call."""
-        return self.beneath.capsule  # type: ignore[attr-defined]
+        return self.rows.capsule
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
@@ -110,8 +112,8 @@ class BlockReader:
         """As :meth:`topk`, the normaliser from the classes that a search reached; "proved" says which queries it answered."""
         search, affine = self.search, self.affine
         assert affine is not None
-        if isinstance(self.beneath, Reference):
-            return within(search, self.beneath.matrix, hidden, k, mask, (affine[0], affine[1]), eps)
+        if isinstance(self.rows, Reference):
+            return within(search, self.rows.matrix, hidden, k, mask, (affine[0], affine[1]), eps)
         found: Answer = search.within(self.capsule, hidden, k, mask, threads, *affine, eps)
         return found
 

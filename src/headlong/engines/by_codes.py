@@ -1,4 +1,4 @@
-"""An executor whose ids and normalisers come from rotated codes where that was timed to be faster.
+"""An executor whose ids, normalisers and draws come from rotated codes.
 
 topk, lse, but for ``delta`` or proved      codes: ``csrc/codes/ask.cpp``; a row that they leave too open is scanned in full
 sample                                        codes: ``csrc/codes/samples.cpp``; in NumPy the executor beneath
@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
+from headlong.engines.draws import Rules
 from headlong.engines.reference.codes import CodesInNumPy
 from headlong.layers.matrix import Layer
 from headlong.links import Affine
@@ -27,13 +29,11 @@ class CodesReader:
 
     def __init__(self, layer: Layer, plan: Plan, rows: native.Executor, beneath: native.Executor, delta: float) -> None:
         assert plan.codes is not None
-        self.plan, self.beneath, self.delta = plan.codes, beneath, delta
+        self.beneath, self.delta = beneath, delta
         self.affine = isinstance(layer.link, Affine)
         level = native.isa()
-        if level == native.REFERENCE:
-            self.codes: Any = CodesInNumPy(layer, plan.codes, rows)
-        else:
-            self.codes = native.code_reader(rows, plan.codes, level)
+        self.native = level != native.REFERENCE
+        self.codes: Any = native.code_reader(rows, plan.codes, level) if self.native else CodesInNumPy(layer, plan.codes, rows)
         self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
@@ -41,14 +41,14 @@ class CodesReader:
         """For engines that read several matrices in one native call."""
         return self.beneath.capsule  # type: ignore[attr-defined]
 
-    def _take(self, hidden: Doubles, eps: float) -> bool:
-        return len(hidden) > 0 and self.plan.take(len(hidden), eps) and (self.affine or math.isinf(eps))
+    def _takes(self, hidden: Doubles, eps: float) -> bool:
+        return len(hidden) > 0 and (self.affine or math.isinf(eps))
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        if not self._take(hidden, eps):
+        if not self._takes(hidden, eps):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         found: Answer = self.codes.topk(hidden, k, eps, mask, threads, self.delta, seed)
         return found
@@ -57,7 +57,7 @@ class CodesReader:
         self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
-        if not self._take(hidden, eps):
+        if not self._takes(hidden, eps):
             return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
         _, _, _, lse, error, _, *cost = self.codes.topk(hidden, 0, eps, mask, threads, self.delta, seed)
         return (lse, error, *cost)
@@ -68,7 +68,18 @@ class CodesReader:
     ) -> Answer:  # fmt: skip
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
         filters = (hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask)
-        if isinstance(self.codes, CodesInNumPy) or not self._take(hidden, math.inf):
+        if not self.native or not len(hidden):
             return self.beneath.sample(*filters, dense, threads, class0, delta, chance)
         found: Answer = self.codes.sample(*filters, threads, class0, self.delta, chance)
+        return found
+
+    def sample_each(
+        self, hidden: Doubles, n: int, rules: Rules, mask: Mask, threads: int, class0: int, chance: int
+    ) -> Answer:  # fmt: skip
+        """As :meth:`sample`, each row by a rule of its own."""
+        temperature, top_k, top_p, min_p, seed, position = rules
+        doubles = [np.array(part, np.float64) for part in (temperature, top_p, min_p)]
+        noise = [np.array(part, np.uint64) for part in (seed, position)]
+        k = np.array(top_k, np.int64)
+        found: Answer = self.codes.sample_each(hidden, n, doubles[0], k, *doubles[1:], *noise, mask, threads, class0, self.delta, chance)
         return found

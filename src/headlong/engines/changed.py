@@ -101,7 +101,7 @@ class Changed(Merged):
         """What reads the rows beside; its answers are proved."""
         if self.rows is None:
             return None
-        looked = self.settled.plan.levels and self.rows.weight.size >= LOOKED
+        looked = self.settled.plan.looks and self.rows.weight.size >= LOOKED
         wanted = self.promise._replace(delta=0.0, delta_ids=0.0)
         reader = METHODS["cascade" if looked else "full"]()
         return reading(self.rows, reader, wanted, threads=self.settled.threads, seed=self.settled.seed)

@@ -1,10 +1,8 @@
 """Plans chosen by the clock: the plausible ones are made, asked some queries in turns, and the fastest is kept.
 
-For ids alone and for normalisers within ``eps``, for one query, for eight and for sixty-four at once: which of the plan at
-hand and of two lists of segments answers soonest. The list that is kept is the best one for what the engine promises, over
-these batches;
-``Codes.takes`` says where it is faster than the plan at hand. Nothing is predicted: what is timed is what a caller would
-wait for on this machine.
+What the engine promises, ids alone or normalisers within ``eps``, for one query, for eight and for sixty-four at once: which of
+the plan at hand and of two lists of segments answers soonest, over these batches. Codes take the place of int8 levels, and
+blocks stay. Nothing is predicted: what is timed is what a caller would wait for on this machine.
 
 ``HEADLONG_PLAN=first`` keeps the plan at hand, without a clock: for tests that have to be the same every time.
 """
@@ -23,6 +21,7 @@ from headlong.encode.basis import LEAST_DIM, basis_for, energy
 from headlong.encode.segments import by_water_filling, led_by_eight
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
+from headlong.links import Affine
 from headlong.native import Doubles
 from headlong.plan import Codes, Plan
 
@@ -40,21 +39,24 @@ SOONER = 0.95
 
 
 class Contest(NamedTuple):
-    """Median seconds of a call, ``[kind][batch]``: ids alone, then normalisers; of each plan in the order of their names."""
+    """Median seconds of a call, ``[plan][batch]``, of each plan in the order of their names."""
 
     names: tuple[str, ...]
     seconds: Doubles
 
     def __str__(self) -> str:
-        best = self.seconds.argmin(axis=0)
-        said = []
-        for kind, what in enumerate(("ids", "normaliser")):
-            each = []
-            for b, batch in enumerate(BATCHES):
-                first = best[kind, b]
-                each.append(f"{self.names[first]} {self.seconds[first, kind, b] / batch * 1e6:.0f} us")
-            said.append(f"{what}: " + ", ".join(each))
-        return f"timed at {', '.join(map(str, BATCHES))}: " + "; ".join(said)
+        each = (
+            f"{name} " + ", ".join(f"{seconds / batch * 1e6:.0f}" for seconds, batch in zip(row, BATCHES, strict=True))
+            for name, row in zip(self.names, self.seconds, strict=True)
+        )
+        return f"us a query, {', '.join(map(str, BATCHES))} at once: " + "; ".join(each)
+
+    @property
+    def fastest(self) -> int:
+        """The first, or one that is clearly sooner, over all batches."""
+        ratios = np.log(self.seconds / self.seconds[0]).mean(axis=1)
+        ratios[0] = math.log(SOONER)
+        return int(ratios.argmin())
 
 
 def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) -> Engine:
@@ -82,19 +84,13 @@ def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) ->
             made.append(codes)
     if not made:
         return engine
-    plans = [engine.plan, *(engine.plan._replace(codes=codes) for codes in made)]
-    names = ("the plan without codes", *(named(codes) for codes in made))
+    plan: Plan = engine.plan
+    if isinstance(layer.link, Affine):  # else normalisers go by the levels
+        plan = plan._replace(rotation=None, base=None, centre=None, levels=())
+    plans = [engine.plan, *(plan._replace(codes=codes) for codes in made)]
+    names = ("without rotated codes", *(named(codes) for codes in made))
     contest = Contest(names, timed([engine.with_plan(plan, delta, "") for plan in plans], vectors))
-    kind = int(math.isfinite(engine.promise.eps))
-    chosen = 1 + int(np.log(contest.seconds[1:, kind]).mean(axis=1).argmin())
-    faster = contest.seconds[chosen] < SOONER * contest.seconds[0]
-    # A normaliser is the same number in every batch: all are found by one plan.
-    faster[1] = np.log(contest.seconds[chosen, 1] / contest.seconds[0, 1]).mean() < math.log(SOONER)
-    if not faster[kind].any():
-        return engine.with_plan(engine.plan, delta, f"{engine.reason}; {contest}")
-    takes = tuple(tuple(map(bool, row)) for row in faster)
-    plan: Plan = engine.plan._replace(codes=made[chosen - 1]._replace(takes=takes))  # type: ignore[arg-type]
-    return engine.with_plan(plan, delta, f"{engine.reason}; {contest}")
+    return engine.with_plan(plans[contest.fastest], delta, f"{engine.reason}; {contest}")
 
 
 def named(codes: Codes) -> str:
@@ -108,22 +104,17 @@ def some_of(vectors: Doubles) -> Doubles:
 
 
 def timed(engines: list[Engine], vectors: Doubles) -> Doubles:
-    """Median seconds ``[engine, kind, batch]`` of calls in turns, each engine after the others' arrays went through the
-    caches.
-    """
-    spent: list[list[list[float]]] = [[[] for _ in range(2 * len(BATCHES))] for _ in engines]
+    """Median seconds ``[engine, batch]`` of calls in turns, each engine after the others' arrays went through the caches."""
+    spent: list[list[list[float]]] = [[[] for _ in BATCHES] for _ in engines]
     started = time.perf_counter()
     for turn in range(TURNS):
-        for place, (eps, batch) in enumerate((eps, batch) for eps in (math.inf, None) for batch in BATCHES):
+        for place, batch in enumerate(BATCHES):
             first = turn * 7 % (len(vectors) - batch + 1)
             for engine, times in zip(engines, spent, strict=True):
-                aim = 0.01 if eps is None and math.isinf(engine.promise.eps) else eps
                 begun = time.perf_counter()
-                engine.topk(vectors[first : first + batch], min(10, engine.layer.vocab), eps=aim)
+                engine.topk(vectors[first : first + batch], min(10, engine.layer.vocab))
                 times[place].append(time.perf_counter() - begun)
         if turn >= 2 and time.perf_counter() - started > SECONDS:
             break
     # The first call of each wakes what sleeps.
-    return np.array([[np.median(times[1:] or times) for times in each] for each in spent]).reshape(
-        len(engines), 2, len(BATCHES)
-    )
+    return np.array([[np.median(times[1:] or times) for times in each] for each in spent])

@@ -48,18 +48,15 @@ def direct(
 
     ``chance``  how often a sampled normaliser may be off, and the sample's seed
     """
-    codes = executor if isinstance(executor, CodesReader) else None
-    if codes is not None:
-        executor = codes.beneath
     blocks = executor if isinstance(executor, BlockReader) else None
-    beneath: Any = executor if blocks is None else blocks.beneath
+    above = executor if blocks is None else blocks.beneath
+    codes = above if isinstance(above, CodesReader) else None
+    beneath: Any = above if codes is None else codes.beneath
     if not native.is_native(beneath) or (blocks is not None and not blocks.native):
         return None
     numbers: dict[str, Any] = {"dense": plan.dense.batch, "normalised": plan.dense.normalised}
     if codes is not None:
-        assert plan.codes is not None
-        takes = [list(map(bool, row)) for row in plan.codes.takes]
-        numbers |= {"codes": codes.codes.capsule, "takes": takes, "delta": codes.delta}
+        numbers |= {"codes": codes.codes.capsule, "delta": codes.delta}
     search = None
     if blocks is not None:
         search = blocks.search.capsule
@@ -72,11 +69,11 @@ def direct_search(
     reader: BlockReader, search: Any, plan: Plan, promise: Promise, threads: int | None, path: str
 ) -> Direct | None:
     """``topk`` by ``search`` alone, which knows more classes than ``reader``: None for what blocks do not answer."""
-    if not native.is_native(reader.beneath) or not reader.native:
+    if not native.is_native(reader.rows) or not reader.native:
         return None
     numbers = {"dense": plan.dense.batch, "every": False, "least": math.inf, **_of_blocks(reader)}
     kept = promise.eps, 0.0, 0, True
-    return _bound(reader.beneath, search.capsule, (reader, search), numbers, kept, reader.link, threads, path)
+    return _bound(reader.rows, search.capsule, (reader, search), numbers, kept, reader.link, threads, path)
 
 
 def _of_blocks(reader: BlockReader) -> dict[str, Any]:

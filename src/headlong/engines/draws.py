@@ -8,7 +8,9 @@
 
 so ``log_probs - kept`` are log-probabilities of what was drawn from. Filters are top_k, then top_p, then min_p, as in
 transformers. Of equal logits at the k-th place the smaller ids are kept (``ties="ids"``), or all of them (``ties="all"``).
-Rows without filters are drawn by the engine's own search for the largest key; others from the classes that are kept.
+Rows without filters, or with top_p alone, are drawn by the engine's own search for the largest key; others from the classes
+that are kept. A nucleus that goes on beyond its first classes has ``top_p`` of the mass and less than one class more, which is
+``kept`` as finely as ``error`` says.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from headlong.dtypes import UNIT
 from headlong.engines.arguments import RANGES, aimed, checked_hidden
 from headlong.engines.class_masks import Marked, check_some_left, class_mask, classes_of
 from headlong.engines.few_allowed_classes import largest_keys, lse_of
+from headlong.engines.reference.nucleus import nucleus_size
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Filters, Ranked, Sieve, decided
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.native import Doubles, Mask
@@ -45,6 +48,9 @@ class Rules(NamedTuple):
     min_p: list[float]
     seed: list[int]
     position: list[int]
+
+    def of(self, rows: list[int]) -> Rules:
+        return Rules(*([part[row] for row in rows] for part in self))
 
     def sieve(self, row: int) -> Sieve:
         return Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row])
@@ -92,19 +98,21 @@ def sample(
     engine.agree(("sample", rows, n, *(np.array(part, np.float64) for part in rules[:4]), *noise, aim, ties, support))
     whole_answer = support or math.isfinite(aim) or ties == "all"
     found = _Draws(engine, rows, n, rules, class0, mask, aim)
-    sifted = [row for row in range(len(rows)) if whole_answer and not rules.sieve(row).keeps_all]
-    plain = sorted(set(range(len(rows))) - set(sifted))
-    for run in runs(plain, rules):
-        found.draw_plainly(run)
+    each = range(len(rows))
+    sifted = [row for row in each if whole_answer and not rules.sieve(row).keeps_all]
+    nuclei = [] if support or math.isinf(aim) else [row for row in sifted if rules.sieve(row).by_mass_alone]
+    sifted = [row for row in sifted if row not in set(nuclei)]
+    found.draw_plainly([row for row in each if row not in set(sifted)])
+    if math.isfinite(aim):
+        found.normalise()
+    sifted += found.weigh_nuclei(nuclei)
     if sifted:
         found.draw_from_kept(sifted, ties == "all")
-    lse, error = found.normalise() if math.isfinite(aim) else (None, None)
     answer = Sample(found.ids, found.logits, found.score, found.proved, found.cost())
-    if lse is not None:
+    if math.isfinite(aim):
         steps = np.array(rules.temperature)[:, None]
-        log_probs = np.where(found.ids < 0, -math.inf, engine.exponents(found.logits) / steps - lse[:, None])
-        kept = np.array([0.0 if part is None else min(0.0, found.mass[row] - lse[row]) for row, part in enumerate(found.kept)])
-        answer = answer._replace(log_probs=log_probs, kept=kept, error=error)
+        log_probs = np.where(found.ids < 0, -math.inf, engine.exponents(found.logits) / steps - found.lse[:, None])
+        answer = answer._replace(log_probs=log_probs, kept=found.log_kept(), error=found.error)
     if support:
         every = [found.classes(row) if part is None else np.sort(part) for row, part in enumerate(found.kept)]
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in every])])
@@ -135,7 +143,9 @@ class _Draws:
         self.ids, self.proved = np.full(shape, -1, np.int64), np.ones(shape, bool)
         self.logits, self.score = np.full(shape, -math.inf), np.full(shape, -math.inf)
         self.kept: list[Ids | None] = [None] * len(rows)
-        self.mass = np.zeros(len(rows))
+        self.mass = np.zeros(len(rows))  # its log, of those; of others ``share`` is the log of their part of all
+        self.share = np.zeros(len(rows))
+        self.lse, self.error = np.zeros(len(rows)), np.zeros(len(rows))
         self._spent = np.zeros(len(rows), np.int64), np.zeros(len(rows)), np.zeros(len(rows), bool)
         self._path = engine.name
 
@@ -157,13 +167,57 @@ class _Draws:
         return Cost(*self._spent, self._path)
 
     def draw_plainly(self, rows: list[int]) -> None:
-        rule, first = self.rules, rows[0]
-        sieve = rule.sieve(first)
-        filters = Filters(self.n, *sieve, rule.seed[first], rule.position[first], self.class0)
-        drawn = self.engine.drawn(self.rows[rows], filters, **self.limits(rows))
+        """By the engine's own search: in one call where it takes a rule for each row."""
+        together = runs(rows, self.rules)
+        if len(together) > 1 and self.engine.rule_for_each_row:
+            each = self.rules.of(rows)
+            self._take(rows, self.engine.drawn_each(self.rows[rows], self.n, each, self.class0, **self.limits(rows)))
+            return
+        for run in together:
+            first, rule = run[0], self.rules
+            filters = Filters(self.n, *rule.sieve(first), rule.seed[first], rule.position[first], self.class0)
+            self._take(run, self.engine.drawn(self.rows[run], filters, **self.limits(run)))
+
+    def _take(self, rows: list[int], drawn: Sample) -> None:
         for to, part in zip((self.ids, self.logits, self.score, self.proved), drawn[:4], strict=True):
             to[rows] = part
         self.count(rows, drawn.cost)
+
+    def weigh_nuclei(self, rows: list[int]) -> list[int]:
+        """What ``top_p`` alone keeps of rows that are drawn: of the best classes, or top_p and less than the
+        last of these more. Returns the rows of which that is not clear: they are drawn again from the classes that are kept.
+        """
+        if not rows:
+            return []
+        k = min(FIRST_CANDIDATES, self.engine.layer.vocab)
+        top = self.engine.topk(self.rows[rows], k, eps=self.engine.exact_at, **self.limits(rows))
+        self.count(rows, top.cost)
+        left = []
+        for place, row in enumerate(rows):
+            rule = self.rules.sieve(row)
+            there = top.ids[place] >= 0
+            exponents = self.engine.exponents(top.logits[place][there]) / rule.temperature
+            share = np.exp(exponents - self.lse[row])
+            wide = math.exp(min(self.error[row], 700.0))
+            sizes = [nucleus_size(share * end, rule.top_p, 1.0) for end in (1 / wide, wide)]
+            if not len(share) or not np.isfinite(share).all():
+                left.append(row)
+            elif sizes[0] == sizes[1] and (sizes[0] < len(share) or not there.all()):
+                self.kept[row] = top.ids[place][there][: sizes[0]]
+                self.mass[row] = lse_of(exponents[None, : sizes[0]])[0]
+            else:
+                half = 0.5 * math.log1p(float(share[min(sizes) - 1]) * wide / rule.top_p)
+                self.share[row] = math.log(rule.top_p) + half
+                if half > self.aim:
+                    left.append(row)
+                else:
+                    self.error[row] = max(self.error[row], half + 4 * UNIT)
+        return left
+
+    def log_kept(self) -> Doubles:
+        """The log of the mass that filters keep."""
+        own = np.array([part is not None for part in self.kept], bool)
+        return np.minimum(0.0, np.where(own, self.mass - np.where(own, self.lse, 0.0), self.share))
 
     def draw_from_kept(self, rows: list[int], all_ties: bool) -> None:
         """The classes that filters keep, from as many of the best as decide it; then the largest keys among them."""
@@ -209,17 +263,16 @@ class _Draws:
         self.kept[row], self.mass[row] = ids, lse_of(exponents[None])[0]
         self.proved[row] = proved
 
-    def normalise(self) -> tuple[Doubles, Doubles]:
+    def normalise(self) -> None:
         """The normaliser of each row at its temperature, and how far off ``log_probs`` and ``kept`` are."""
-        lse, error = np.empty(len(self.rows)), np.empty(len(self.rows))
         warmth = np.array(self.rules.temperature)
         for one in np.unique(warmth):
             rows = np.flatnonzero(warmth == one).tolist()
             found = self.engine.tempered_lse(self.rows[rows], float(one), self.aim, self.limits(rows))
-            lse[rows], error[rows] = found.lse, found.error
+            self.lse[rows] = found.lse
+            most = self.engine.layer.vocab + 8  # terms of a sum of what is kept
+            self.error[rows] = found.error + most * UNIT * (1 + np.abs(np.where(np.isfinite(found.lse), found.lse, 0.0)))
             self.count(rows, found.cost)
-        sizes = np.array([0 if part is None else len(part) for part in self.kept])
-        return lse, error + (sizes + 8) * UNIT * (1 + np.abs(np.where(np.isfinite(lse), lse, 0.0)))
 
 
 class _Row:

@@ -20,7 +20,7 @@ def tensors_of(codes: Codes) -> dict[str, Array]:
 
 
 def record_of(codes: Codes) -> dict[str, Any]:
-    return {"segments": codes.segments, "lost": codes.lost, "most_base": codes.most_base, "takes": codes.takes}
+    return {"segments": codes.segments, "lost": codes.lost, "most_base": codes.most_base}
 
 
 def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) -> Codes | None:
@@ -40,9 +40,6 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
     groups = [-(-(one.stop - one.start) // GROUP) for one in segments]
     size = CLASS_BLOCK * (sum(4 * n * one.bits for n, one in zip(groups, segments, strict=True)) + 4 * len(segments) + 8)
     size += -(-len(segments) * 8 // LINE) * LINE
-    takes = tuple(tuple(map(bool, row)) for row in record["takes"])
-    if [len(row) for row in takes] != [3, 3]:
-        raise ValueError(f"codes are taken for {takes}")
     bounds = tensor("plan.codes.bounds", np.float64, (len(segments), 4))
     mean, centre = (tensor(f"plan.codes.{name}", np.float64, (dim,)) for name in ("mean", "centre"))
     rotation = tensor("plan.codes.rotation", np.float32, (dim, GROUP * sum(groups)))
@@ -50,7 +47,7 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
         if not np.isfinite(array).all() or (name == "bounds" and array.min() < 0):
             raise ValueError(f"the {name} of the codes hold numbers that are none")
     tiles = tensor("plan.codes.tiles", np.uint8, (-(-vocab // CLASS_BLOCK), size))
-    return Codes(tiles, mean, centre, rotation, segments, bounds, _length(record["lost"]), _length(record["most_base"]), takes)  # type: ignore[arg-type]
+    return Codes(tiles, mean, centre, rotation, segments, bounds, _length(record["lost"]), _length(record["most_base"]))
 
 
 def _count(value: Any) -> int:
