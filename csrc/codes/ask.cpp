@@ -208,23 +208,26 @@ struct Scan {
 void scan_fully(const Codes& codes, const double* hidden, const std::vector<int64_t>& left, const Question& question, std::vector<Answer>& answers) {
     if (left.empty()) return;
     const int64_t dim = codes.rows->dim, vocab = codes.rows->vocab;
-    std::vector<double> some(left.size() * dim);
-    std::vector<uint8_t> mask;
-    Question asked = question;
-    for (size_t i = 0; i < left.size(); ++i) {
-        std::copy_n(hidden + left[i] * dim, dim, &some[i * dim]);
-        if (question.mask != nullptr && question.mask_per_row) mask.insert(mask.end(), question.mask + left[i] * vocab, question.mask + (left[i] + 1) * vocab);
-    }
-    if (!mask.empty()) asked.mask = mask.data();
-    std::vector<Answer> found(left.size());
-    std::vector<int64_t> each(left.size());
-    std::iota(each.begin(), each.end(), 0);
-    finish(*codes.rows, some.data(), each, asked, found);  // in float64, row by row in one order: the same in any batch
-    for (size_t i = 0; i < left.size(); ++i) {
-        found[i].rows += answers[left[i]].rows;
-        found[i].bytes += answers[left[i]].bytes;
-        found[i].dense = true;
-        answers[left[i]] = std::move(found[i]);
+    // In float32, as many at once as make the same sums in any batch.
+    for (size_t start = 0; start < left.size(); start += kRowQueries) {
+        const size_t n = std::min<size_t>(kRowQueries, left.size() - start);
+        std::vector<double> some(n * dim);
+        std::vector<uint8_t> mask;
+        Question asked = question;
+        for (size_t i = 0; i < n; ++i) {
+            const int64_t row = left[start + i];
+            std::copy_n(hidden + row * dim, dim, &some[i * dim]);
+            if (question.mask != nullptr && question.mask_per_row) mask.insert(mask.end(), question.mask + row * vocab, question.mask + (row + 1) * vocab);
+        }
+        if (!mask.empty()) asked.mask = mask.data();
+        std::vector<Answer> found = ask(*codes.rows, some.data(), static_cast<int64_t>(n), asked, true);
+        for (size_t i = 0; i < n; ++i) {
+            Answer& answer = answers[left[start + i]];
+            found[i].rows += answer.rows;
+            found[i].bytes += answer.bytes;
+            found[i].dense = true;
+            answer = std::move(found[i]);
+        }
     }
 }
 

@@ -149,7 +149,7 @@ def _read(
     if method == "auto" and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
         reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
         engine = engine.reading_densely(1, reason)
-    if method != "auto" or vectors is None:  # what was timed on rows in the place of queries was slower on real ones
+    if method != "auto":
         return engine
     return with_codes(engine, vectors, wanted.delta, seed)
 

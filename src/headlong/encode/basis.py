@@ -7,6 +7,7 @@ import numpy as np
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.previews.blocks.choice import stand_ins
+from headlong.previews.int8 import mean_row
 from headlong.previews.whitening import Directions, directions
 
 LEAST_DIM = 16
@@ -14,8 +15,14 @@ LEAST_DIM = 16
 
 
 def basis_for(layer: Layer, calibration: Doubles | None) -> Directions:
-    """The whitened basis for hidden vectors like these; without any, rows of the layer stand in for them."""
-    return directions(layer.weight, stand_ins(layer) if calibration is None else calibration)
+    """The whitened basis for hidden vectors like these; without any, the coordinates as they are.
+
+    Directions of rows in the place of vectors would squeeze what real ones have most of, and widen every radius.
+    """
+    if calibration is not None:
+        return directions(layer.weight, calibration)
+    none = np.eye(layer.dim)
+    return Directions(np.zeros(layer.dim), mean_row(layer.weight), none, none.astype(np.float32), 1.0)
 
 
 def energy(layer: Layer, basis: Directions, calibration: Doubles | None) -> Doubles:

@@ -23,7 +23,7 @@ from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
 from headlong.links import Affine
 from headlong.native import Doubles
-from headlong.plan import Codes, Plan
+from headlong.plan import Codes, Plan, Segment
 
 VARIABLE = "HEADLONG_PLAN"
 BITS, REST = (2.6, 4.5), (5, 8)
@@ -34,6 +34,8 @@ SECONDS, TURNS = 0.3, 9
 """Of all timing, about, and how often each is asked at most."""
 LEAST_VOCAB, LEAST_NUMBERS = 2048, 1 << 18
 """Layers below are read in some microseconds in any way."""
+UNTIMED, UNTIMED_DIM = 1 << 22, 2048
+"""Weights from which on codes are made without a contest, and coordinates up to which: a rotation of more takes long."""
 SOONER = 0.95
 """Of the other's time: what is no sooner than that is not worth a second copy."""
 
@@ -59,8 +61,11 @@ class Contest(NamedTuple):
         return int(ratios.argmin())
 
 
-def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) -> Engine:
-    """The engine, and rotated codes that may fail with ``delta`` where they are faster than what it has."""
+def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: int) -> Engine:
+    """The engine, and rotated codes that may fail with ``delta`` where they are faster than what it has.
+
+    Without vectors there is nothing to time: large layers have codes of eight bits, which are no slower anywhere.
+    """
     layer = engine.layer
     if (
         os.environ.get(VARIABLE) == "first"
@@ -70,6 +75,16 @@ def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) ->
     ):
         return engine
     basis = basis_for(layer, calibration)
+    plan: Plan = engine.plan
+    if isinstance(layer.link, Affine):  # else normalisers go by the levels
+        plan = plan._replace(rotation=None, base=None, centre=None, levels=())
+    if calibration is None:
+        proofs = delta == 0 and math.isfinite(engine.promise.eps)  # two planes prove normalisers, eight bits seldom do
+        if proofs or layer.vocab * layer.dim < UNTIMED or layer.dim > UNTIMED_DIM or plan.blocks is not None:
+            return engine
+        eight = codes_of(layer, basis, (Segment(0, layer.dim, 8),), seed, native.threads(engine.threads))
+        reason = f"{engine.reason}; rotated codes of 8 bits, without calibration vectors"
+        return engine if eight is None else engine.with_plan(plan._replace(codes=eight), delta, reason)
     weights = energy(layer, basis, calibration)
     vectors = np.ascontiguousarray(some_of(calibration))
     made: list[Codes] = []
@@ -84,9 +99,6 @@ def with_codes(engine: Engine, calibration: Doubles, delta: float, seed: int) ->
             made.append(codes)
     if not made:
         return engine
-    plan: Plan = engine.plan
-    if isinstance(layer.link, Affine):  # else normalisers go by the levels
-        plan = plan._replace(rotation=None, base=None, centre=None, levels=())
     plans = [engine.plan, *(plan._replace(codes=codes) for codes in made)]
     names = ("without rotated codes", *(named(codes) for codes in made))
     contest = Contest(names, timed([engine.with_plan(plan, delta, "") for plan in plans], vectors))
