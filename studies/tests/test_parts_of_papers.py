@@ -52,8 +52,8 @@ def test_logits_are_never_held() -> None:
 
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("the peak of the resident set is read from Linux's /proc")
-    rise = head_costs.fresh_memory_rise(head_costs.head_step, "dense", dim=16)
-    assert rise < 4 * head_costs.VOCAB * head_costs.ROWS
+    rise = head_costs.fresh_memory_rise("dense", {**head_costs.SHAPE, "dim": 16})
+    assert rise < 4 * head_costs.SHAPE["vocab"] * head_costs.SHAPE["rows"]
 
 
 def test_clopper_and_pearson() -> None:
