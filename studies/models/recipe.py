@@ -123,7 +123,7 @@ def from_dict(data: Mapping[str, Any], name: str, overrides: Mapping[str, Any] |
     extra = tables.keys() - {"data", "model", "head", "training"}
     if extra or not isinstance(tables.get("data"), str):
         found = f"data = {tables.get('data')!r}" if not extra else f"{sorted(extra)}"
-        raise OptionError(f'recipe {name}: {found}; expected data = "..." (a name, a folder or a text file), model, head, training')
+        raise OptionError(f'recipe {name}: {found}; expected data = "..." (a name, a folder or a file), model, head, training')
     model, head = dict(tables["model"]), dict(tables["head"])
     kind = model.pop("kind", None)
     if not isinstance(kind, str):

@@ -149,7 +149,7 @@ def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
         ("training.epochs=0", "training.epochs = 0; expected a number from 1 up to 2^31"),
         ("training.rate=NaN", "training.rate = nan; expected a finite rate above 0"),
         ("head.bogus=1", "the dense head does not take these options: bogus; expected such as bias=True, chunk=None"),
-        ("data=3", 'recipe ptb-lstm: data = 3; expected data = "..." (a name, a folder or a text file), model, head, training'),
+        ("data=3", 'recipe ptb-lstm: data = 3; expected data = "..." (a name, a folder or a file), model, head, training'),
     ],
 )
 def test_impossible_options_are_named(text: Path, tmp_path: Path, option: str, fault: str) -> None:
