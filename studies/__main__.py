@@ -45,8 +45,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--queries", type=int, help="at most this many; default: all")
     run.add_argument("--rows", default="", help="only rows that hold this text, such as seed=1")
     train = commands.add_parser("train", help="train a small model, or go on with a run that was stopped")
-    train.add_argument("recipe", nargs="?", help="its name or a .toml file; without one: the recipes that there are")
-    train.add_argument("--model", help="lstm or seq2seq")
+    train.add_argument("recipe", nargs="?", help="its name; without one: the recipes that there are")
     train.add_argument("--data", help="a data set's name or folder, or a text file")
     train.add_argument("--head", help="the output layer: dense, ...")
     train.add_argument("--option", action="append", default=[], help="table.key=value of the recipe; may be repeated")
@@ -145,11 +144,12 @@ def train(asked: argparse.Namespace, threads: int) -> None:
     """A recipe in, a run's folder out."""
     from studies.models import recipe, run
 
-    if asked.recipe is None and asked.model is None:
-        sys.stdout.write("\n".join(recipe.shipped()) + "\n")
+    if asked.recipe is None:
+        sys.stdout.write("\n".join(sorted(recipe.RECIPES)) + "\n")
         return
-    settings = dict(map(_choice, asked.option)) | ({} if asked.seed is None else {"training.seed": asked.seed})
-    chosen = run.chosen_recipe(asked.recipe, asked.model, asked.data, asked.head, settings)
+    given = {"data": asked.data, "head.kind": asked.head, "training.seed": asked.seed}
+    settings = {name: value for name, value in given.items() if value is not None} | dict(map(_choice, asked.option))
+    chosen = recipe.read_recipe(asked.recipe, settings)
     record = run.train(chosen, asked.out, progress(chosen.name))
     _say(record) if asked.json else sys.stdout.write(run.summary(record) + "\n")
 

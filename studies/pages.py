@@ -15,8 +15,9 @@ from typing import Any
 from studies import papers
 from studies.papers.account import STUDIES, account
 from studies.papers.cells import counts, lines_of, summary
-from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, places
+from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, beside
 from studies.papers.monotonic_softmax.language_models import STUDIES as MODELS
+from studies.papers.monotonic_softmax.talk import printed as printed_share
 from studies.papers.shown import CELLS, counted, markdown
 
 RESULTS = Path(__file__).parent / "results"
@@ -126,8 +127,7 @@ def experts() -> str:
     """Learned experts and their controls, means over seeds."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for line in rows("liao2019.learned"):
-        if line["setting"]["method"] not in ("seeded-8", "seeded-16", "seeded-32"):
-            groups.setdefault((line["setting"]["task"], line["setting"]["method"]), []).append(line["got"])
+        groups.setdefault((line["setting"]["task"], line["setting"]["method"]), []).append(line["got"])
     found = []
     for (task, method), got in groups.items():
         means = {name: fmean(one[name] for one in got) for name in ("top1", "flops")}
@@ -136,18 +136,14 @@ def experts() -> str:
     return markdown(("task", "method", "runs", "top-1", "times fewer FLOPs", "target held"), found)
 
 
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
 def heads() -> str:
     """How far each head ends from the softmax after six epochs of Penn Treebank, beside the talk's, and what was not run."""
-    trained = rows("ganea2019.ptb")
-    found = places("ptb", trained)
-    shown = [
-        (one.head, str(one.test.seeds), one.test.shown(), f"{one.test.share:.3f}", _ratio(one.printed.talk)) for one in found
-    ]
-    gone = [head for head in MODELS["ptb"].heads if head not in {one.head for one in found}]
+    trained, shown = rows("ganea2019.ptb"), []
+    for head in MODELS["ptb"].heads:
+        if (found := beside(trained, head, "test")) is not None:
+            talk = printed_share("ptb", head)
+            shown.append((head, str(found.seeds), found.shown(), f"{found.share:.3f}", "" if talk is None else f"{talk:.3f}"))
+    gone = [head for head in MODELS["ptb"].heads if head not in {one[0] for one in shown}]
     hours = sum(line["got"]["cpu_seconds_per_epoch"] * line["got"]["epochs"] for line in trained) / 3600
     all_rows = len(MODELS["ptb"].heads) * len(MODELS["ptb"].seeds)
     text = f"{len(trained)} of {all_rows} rows, {hours:.0f} processor hours; no row yet of {'; '.join(gone)}."

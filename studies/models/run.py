@@ -18,30 +18,16 @@ import torch
 
 from headlong import Layer
 from headlong.bench.measure import environment
-from headlong.errors import OptionError
 from headlong.store import replacing
 from studies.models.bleu import score_translations
 from studies.models.evaluate import Figures, Tell
 from studies.models.jobs import Job, build_job
 from studies.models.optimisers import product_facts
-from studies.models.recipe import Recipe, from_dict, read_recipe
+from studies.models.recipe import Recipe
 from studies.models.train import Run
 
 FORMAT, VERSION = "headlong-training", 1
 RECORD = "run.json"
-
-
-def chosen_recipe(
-    config: str | None, model: str | None, data: str | None, head: str | None, settings: Mapping[str, Any]
-) -> Recipe:
-    """A recipe by file or name, or from ``--model`` and ``--data`` alone; ``settings`` are dotted keys."""
-    overrides = {"model.kind": model, "data": data, "head.kind": head}
-    overrides = {key: value for key, value in overrides.items() if value is not None} | dict(settings)
-    if config is not None:
-        return read_recipe(config, overrides)
-    if model is None or data is None:
-        raise OptionError("nothing to train was named; give a recipe (python -m studies train ptb-lstm), or --model and --data")
-    return from_dict({}, f"{Path(data).stem}-{model}", overrides)
 
 
 def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, report: Tell | None = None) -> dict[str, Any]:

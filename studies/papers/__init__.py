@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from headlong.bench.measure import Progress
 from headlong.errors import DataError, OptionError, StoreError, cause
+from studies.papers.cells import lines_of
 from studies.papers.verdicts import Expected
 
 FILES = (
@@ -156,6 +157,12 @@ def verdicts(table: PaperTable, line: Mapping[str, Any]) -> dict[str, str]:
     if (table.models or "model" in line) and Model(**line.get("model", Model("", 0, 0)._asdict())) not in table.models:
         found = {name: verdict if verdict == "no figure" else "stand-in" for name, verdict in found.items()}
     return found
+
+
+def judged(name: str, results: Path) -> list[Mapping[str, Any]]:
+    """The rows of ``PAPER:TABLE`` that ``results`` holds, verdicts drawn anew: what a file says of itself does not count."""
+    (table,) = tables(name)
+    return [{**line, "verdict": verdicts(table, line)} for line in lines_of(results / f"{table.paper}.{table.table}.jsonl")]
 
 
 def study(

@@ -31,7 +31,7 @@ SCRIPTS: dict[str, Script] = {
     "baharav2024:nets": Script("papers.adaptive_softmax.nets", "OUT", "trains the paper's network on MNIST"),
     "baharav2024:smollm2": Script("papers.adaptive_softmax.smollm2", "FILE", "SmolLM2's hidden vectors of Penn Treebank"),
     "ganea2019:ranks": Script("papers.monotonic_softmax.ranks", "FILE", "ranks of the log-probabilities of made heads"),
-    "liao2019:contents": Script("papers.doubly_sparse.contents", "FILE TASK...", "which classes each expert holds"),
+    "liao2019:contents": Script("papers.doubly_sparse.contents", "FILE", "which classes the experts hold"),
     "liao2019:times": Script("papers.doubly_sparse.times", "FILE", "times of every method at the four printed shapes"),
     "training:heads": Script("models.head_costs", "steps|memory FILE", "seconds and memory of a step of each head"),
     "vlasova-softmax:spectra": Script("papers.svd_hierarchical.spectra", "FILE", "singular values of the layers at hand"),

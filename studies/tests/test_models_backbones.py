@@ -40,33 +40,12 @@ def test_a_row_for_each_word_in_the_order_of_the_targets(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_looks_ahead(name: str) -> None:
-    backbone, ids = language_models()[name].eval(), words(10)
-    changed = ids.clone()
-    changed[6:] = (changed[6:] + 1) % VOCAB
-    before, after = (backbone((given,)).hidden.view(10, 3, 8) for given in (ids, changed))
-    torch.testing.assert_close(before[:6], after[:6])
-    assert not torch.allclose(before[6:], after[6:])
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt"])
 def test_two_windows_are_one_long_one(name: str) -> None:
     backbone, ids = language_models()[name].eval(), words(10)
     whole = backbone((ids,)).hidden
     first = backbone((ids[:4],))
     second = backbone((ids[4:],), first.state)
     torch.testing.assert_close(torch.cat([first.hidden, second.hidden]), whole)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_training_drops_out_and_repeats_by_seed(name: str) -> None:
-    backbone, ids = language_models()[name].train(), words(10)
-    torch.manual_seed(5)
-    one = backbone((ids,)).hidden
-    torch.manual_seed(5)
-    again = backbone((ids,)).hidden
-    torch.testing.assert_close(one, again, rtol=0, atol=0)
-    assert not torch.allclose(one, backbone((ids,)).hidden)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,16 +86,9 @@ def test_padding_of_the_target_never_reaches_the_head() -> None:
     torch.testing.assert_close(model((source, changed, real)).hidden, hidden)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: Lstm(LstmOptions(layers=0), VOCAB),
-        lambda: Seq2Seq(Seq2SeqOptions(dim=7), VOCAB, VOCAB),
-    ],
-)
-def test_impossible_options_are_named(build: object) -> None:
-    with pytest.raises(OptionError):
-        build()  # type: ignore[operator]
+def test_an_odd_width_is_refused() -> None:
+    with pytest.raises(OptionError, match="dim = 7; expected an even number"):
+        Seq2Seq(Seq2SeqOptions(dim=7), VOCAB, VOCAB)
 
 
 def test_a_head_of_another_size_is_refused() -> None:

@@ -140,21 +140,21 @@ def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "option", "fault"),
+    ("option", "fault"),
     [
-        ("lstm", "model.dim=99999999999", "model.dim = 99999999999; expected 1 to 65,536"),
-        ("lstm", "model.dim=9999999999999999999999", "model.dim = 9999999999999999999999; expected 1 to 65,536"),
-        ("lstm", "model.layers=0", "model.layers = 0; expected 1 to 1,000"),
-        ("lstm", "model.dropout=2", "model.dropout = 2.0; expected 0 or more and less than 1"),
-        ("lstm", "training.epochs=0", "training.epochs = 0; expected a number from 1 up to 2^31"),
-        ("lstm", "training.rate=NaN", "training.rate = nan; expected a finite rate above 0"),
-        ("lstm", "head.bogus=1", "the dense head does not take these options: bogus; expected such as bias=True, chunk=None"),
-        ("lstm", "data=3", 'recipe text-lstm: data = 3; expected data = "...": a name, a folder or a text file'),
+        ("model.dim=99999999999", "model.dim = 99999999999; expected 1 to 65,536"),
+        ("model.dim=9999999999999999999999", "model.dim = 9999999999999999999999; expected 1 to 65,536"),
+        ("model.layers=0", "model.layers = 0; expected 1 to 1,000"),
+        ("model.dropout=2", "model.dropout = 2.0; expected 0 or more and less than 1"),
+        ("training.epochs=0", "training.epochs = 0; expected a number from 1 up to 2^31"),
+        ("training.rate=NaN", "training.rate = nan; expected a finite rate above 0"),
+        ("head.bogus=1", "the dense head does not take these options: bogus; expected such as bias=True, chunk=None"),
+        ("data=3", 'recipe ptb-lstm: data = 3; expected data = "..." (a name, a folder or a file), model, head, training'),
     ],
 )
-def test_impossible_options_are_named(text: Path, tmp_path: Path, kind: str, option: str, fault: str) -> None:
+def test_impossible_options_are_named(text: Path, tmp_path: Path, option: str, fault: str) -> None:
     options = ["--out", str(tmp_path / "run"), "--option", option]
-    done = ran("train", "--model", kind, "--data", str(text), *options)
+    done = ran("train", "ptb-lstm", "--data", str(text), *options)
     assert (done.exit_code, done.stderr) == (2, f"studies: {fault}\n") and not (tmp_path / "run").exists()
 
 
@@ -228,15 +228,15 @@ def test_a_translator_learns_to_copy_a_word(tmp_path: Path) -> None:
 def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
     options = ["--option", "model.dim=8", "--option", "training.epochs=1", "--option", "training.batch=4"]
-    done = ran("train", "--model", "lstm", "--data", str(text), "--head", "dense", "--out", str(run), *options)
+    done = ran("train", "ptb-lstm", "--data", str(text), "--head", "dense", "--out", str(run), *options)
     assert done.exit_code == 0, done.stderr
-    assert "text-lstm: test perplexity" in done.stdout
+    assert "ptb-lstm: test perplexity" in done.stdout
     assert {path.name for path in run.iterdir()} == {LAST, BEST, "run.json"}
     done = ran("harvest", str(run), "--out", str(out), "--rows", "50")
     assert done.exit_code == 0, done.stderr
     assert open_file(out / "hidden.safetensors").read("valid_hidden").shape == (50, 8)
     for words, fault in [
-        (["train", "ptb"], "neither a .toml file nor a recipe"),
+        (["train", "ptb"], "'ptb' is no recipe"),
         (["train", "ptb-lstm", "--data", str(tmp_path / "none" / "penn-treebank")], "is missing"),
         (["harvest", str(tmp_path / "none")], "cannot be read"),
         (["harvest", str(tmp_path)], "holds no trained model"),

@@ -1,6 +1,6 @@
-"""Training of a doubly sparse head: stages of training and pruning, and between them every expert divides::
+"""Training of a doubly sparse head: train and prune, and where it is asked for divide every expert, and train and prune again::
 
-    for copies in (1, *growth.copies):   divide;   train growth.steps;   every growth.prune steps: revive, prune
+    every growth.prune steps: revive experts that no vector picks, take out short rows
 
 The first stage has few experts with all classes; when there are many they know few each, so memory and time stay near
 those of one full softmax. Optimiser moments follow their rows through pruning. The hidden vectors may come through a
@@ -38,17 +38,15 @@ def place_of(ids: Tensor, target: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Growth:
-    """``copies``   how many children each expert has after a stage; ``(2, 2)``: three stages of K, 2K and 4K experts
-    ``steps``    of each stage; ``last``: of the last one (0: the same)
+    """``steps``    of the first stage
+    ``copies``   how many children each expert has after it (1: there is no other stage), and ``last``: steps with them
     ``prune``    steps between prunings, which begin once a stage has done ``settle`` steps
     ``alive``    revive experts that no vector picks from a stage's first steps on, not only once pruning has begun
-    ``drawn``    gates of children are their parent's and new random ones, not placed along the means of its vectors
     ``rate``     of Adam, falling along a cosine to ``end`` times it over each stage
-    ``unseen``   allow classes that no target names
     """
 
-    copies: tuple[int, ...] = (2, 2, 2, 2, 2)
-    steps: int = 1000
+    steps: int
+    copies: int = 1
     last: int = 0
     batch: int = 1024
     rate: float = 3e-3
@@ -56,9 +54,7 @@ class Growth:
     prune: int = 100
     settle: int = 100
     seed: int = 0
-    unseen: bool = False
     alive: bool = False
-    drawn: bool = False
 
 
 class Vectors(NamedTuple):
@@ -79,45 +75,37 @@ class Vectors(NamedTuple):
         return max(1, -(-len(self.hidden) // count))
 
 
-Report = Callable[[int, ExpertsHead], None]
-
-
 def grow(
     head: ExpertsHead,
     vectors: Vectors,
     growth: Growth,
     body: nn.Module | None = None,
     folder: Path | None = None,
-    report: Report | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Train ``head`` (and ``body``) through all stages; how often an expert that no vector picked was revived.
-
-    ``report(stage, head)`` is called at the end of each stage.
-    """
-    _check(head, vectors, growth)
+    """Train ``head`` (and ``body``) through its stages; how often an expert that no vector picked was revived."""
+    final = head.experts * growth.copies
+    if final > head.vocab:
+        raise OptionError(f"copies={growth.copies} make {final} experts for {head.vocab} classes; expected as many at most")
     body = nn.Identity() if body is None else body
     done = revived = 0
-    for stage, copies in enumerate((1, *growth.copies)):
+    for stage, steps in enumerate((growth.steps, growth.last)[: 1 + (growth.copies > 1)]):
         file = None if folder is None else folder / f"stage{stage}.safetensors"
         if file is not None and file.is_file():
             revived += _restore(file, head, body)
         else:
             mine = 0
             torch.manual_seed(growth.seed * 1000 + stage)
-            if copies > 1:
-                (scattered if growth.drawn else mitosis)(head, copies, _through(body, vectors.sample(SAMPLE)))
-            steps = growth.last if growth.last and stage == len(growth.copies) else growth.steps
+            if stage:
+                scattered(head, growth.copies, _through(body, vectors.sample(SAMPLE)))
             for step, count in enumerate(_stage(head, body, vectors, growth, steps), 1):
                 mine += count
                 if progress is not None:
-                    progress(done + step, _total(growth))
+                    progress(done + step, growth.steps + growth.last)
             if file is not None:
                 _keep(file, head, body, mine)
             revived += mine
-        done += growth.steps
-        if report is not None:
-            report(stage, head)
+        done += steps
     return revived
 
 
@@ -193,10 +181,6 @@ def _through(body: nn.Module, hidden: Tensor) -> Tensor:
     return out
 
 
-def _total(growth: Growth) -> int:
-    return growth.steps * len(growth.copies) + (growth.last or growth.steps)
-
-
 def _keep(file: Path, head: ExpertsHead, body: nn.Module, revived: int) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     both = nn.ModuleDict({"head": head, "body": body})
@@ -208,20 +192,3 @@ def _restore(file: Path, head: ExpertsHead, body: nn.Module) -> int:
     both = nn.ModuleDict({"head": head, "body": body})
     both.load_state_dict({name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors})
     return int(opened.metadata["revived"])
-
-
-def _check(head: ExpertsHead, vectors: Vectors, growth: Growth) -> None:
-    final = head.experts * math.prod(growth.copies)
-    if final > head.vocab or any(copies < 2 for copies in growth.copies):
-        raise OptionError(
-            f"copies={growth.copies} make {final} experts for {head.vocab} classes; expected copies of 2 or more and no more "
-            "experts than classes"
-        )
-    if min(growth.steps, growth.batch, growth.prune) < 1:
-        raise OptionError(f"{growth}; expected steps, batch and prune of 1 or more")
-    absent = torch.bincount(vectors.target, minlength=head.vocab) == 0
-    if not growth.unseen and bool(absent.any()):
-        raise OptionError(
-            f"{int(absent.sum())} classes, {int(absent.nonzero()[0])} the first, are never a target in training, so they would "
-            "be pruned without a trial; give more training vectors, or Growth(unseen=True) to go on"
-        )

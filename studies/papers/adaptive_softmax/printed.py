@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies.papers import judged
 from studies.papers.adaptive_softmax.synthetic import DIMS
-from studies.papers.adaptive_softmax.tables import LOGS, MODELS
+from studies.papers.adaptive_softmax.tables import LOGS
 from studies.papers.cells import Cell, lines_of
 from studies.papers.verdicts import verdict_on
 
@@ -68,23 +69,23 @@ def cells(results: Path) -> Iterator[Cell]:
             )
             for name, value in zip(("gain", "success"), values, strict=True):
                 what = f"{model}, {text}, delta {chance:.0%}, {name} (logs)"
-                yield _language(what, value, (model, text, name), chance, held, theirs.get(name))
+                yield _language(what, value, (model, text, name), chance, results, theirs.get(name))
     smollm2 = {text: _found(held(f"smollm2-{text}"), {"variant": "published", "delta": "0.1"}) for text in LIKELIEST}
     yield from _beside_tables(smollm2)
     yield from _drawn(held("entries"), held("variance"))
 
 
-def _language(what: str, printed: float, key: tuple[str, str, str], delta: float, held: Any, theirs: float | None) -> Cell:
+def _language(what: str, printed: float, key: tuple[str, str, str], delta: float, results: Path, theirs: float | None) -> Cell:
     """The printed model's own rows are judged; SmolLM2's stand for GPT-2's."""
     model, text, name = key
     again = "" if theirs is None else f"; their rows give {theirs:.4g}"
     setting = {"variant": "published", "delta": f"{delta:g}"}
-    for line in held(f"{model}-{text}"):
-        if setting.items() <= line["setting"].items() and line.get("model") == MODELS[model]._asdict():
+    for line in judged(f"baharav2024:{model}-{text}", results):
+        if setting.items() <= line["setting"].items() and line["verdict"][name] in ("matched", "differs"):
             return Cell(
                 what, f"{printed:g}", f"{line['got'][name]:.3g}", line["verdict"][name], f"the text as our corpus has it{again}"
             )
-    got = _found(held(f"smollm2-{text}"), setting) if model == "gpt2" else None
+    got = _found(lines_of(results / f"baharav2024.smollm2-{text}.jsonl"), setting) if model == "gpt2" else None
     if got is not None:
         note = f"SmolLM2-135M-Instruct (49,152 x 576) in place of GPT-2, {got['queries']:.0f} queries{again}"
         return Cell(what, f"{printed:g}", f"{got[name]:.3g}", "stand-in", note)

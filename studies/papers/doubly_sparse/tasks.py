@@ -6,11 +6,11 @@
     FLOPs ratio    = V / (K + sum_k u_k |V_k|)        u_k: share of the test vectors that expert k gets        (experts)
                    = 1 / (D/V + r/D + N/V)                                                                     (SVD)
 
-    full          the backbone's own layer                              svd-5, svd-10  16 columns, 5 or 10 % of the rows
-    full-tuned    control: that layer trained on, as experts are        d-softmax      its first D, D/2, D/4 columns, trained on
+    full          the backbone's own layer                              svd-10     16 columns, a tenth of the rows
+    full-tuned    control: that layer trained on, as experts are        d-softmax  its first D, D/2, D/4 columns, trained on
     frequent      control: the V / ratio most frequent classes alone, no gate, no training
-    seeded-K      gates at spherical means of hidden vectors, each expert the classes it expects most, as many as a ratio set in
-                  advance allows; 64 of them are then trained and pruned: ours, not the paper's
+    seeded-64     gates at spherical means of hidden vectors, each expert the classes it expects most, as many as the printed
+                  ratio allows; then trained and pruned: ours, not the paper's
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TUNED = 600
 
 
 class Task(NamedTuple):
-    """Where the vectors are, the split that is reported, and per number of seeded experts the FLOPs ratio that is aimed at.
+    """Where the vectors are, and the split that is reported.
 
     ``steps`` of training for 64 seeded experts, ``batch`` rows each, Adam's ``rate``; ``held``: the training vectors at the end
     that are kept for validation, where there is no split of its own for it.
@@ -54,7 +54,6 @@ class Task(NamedTuple):
 
     folder: str
     split: str
-    aims: dict[int, float]
     steps: int
     batch: int = 2048
     rate: float = 5e-4
@@ -63,16 +62,14 @@ class Task(NamedTuple):
     held: int = 0
 
 
-PTB, WIKITEXT2 = {8: 2.84, 16: 5.13, 32: 9.43, 64: 15.99}, {8: 3.52, 16: 6.58, 32: 11.59, 64: 23.86}
-MULTI30K = {8: 4.38, 16: 6.08, 32: 10.69, 64: 15.08}
 TASKS = {
-    "ptb": Task("harvest/ptb-lstm", "test", PTB, 450),
-    "ptb, six epochs": Task("harvest/ptb-lstm-six", "test", PTB, 450),
-    "wikitext2": Task("harvest/wikitext2-lstm-early", "test", WIKITEXT2, 300, rate=1e-4),
-    "wikitext2, four epochs": Task("harvest/wikitext2-lstm", "test", WIKITEXT2, 300, rate=1e-4),
-    "multi30k": Task("harvest/multi30k-seq2seq", "test", MULTI30K, 250, translates=True),
-    "multi30k, first run": Task("harvest/multi30k-first", "test", MULTI30K, 250, translates=True),
-    "characters": Task("heads/ppocr-characters", "valid", {64: 6.91}, 100, rate=1e-4, held=3000),
+    "ptb": Task("harvest/ptb-lstm", "test", 450),
+    "ptb, six epochs": Task("harvest/ptb-lstm-six", "test", 450),
+    "wikitext2": Task("harvest/wikitext2-lstm-early", "test", 300, rate=1e-4),
+    "wikitext2, four epochs": Task("harvest/wikitext2-lstm", "test", 300, rate=1e-4),
+    "multi30k": Task("harvest/multi30k-seq2seq", "test", 250, translates=True),
+    "multi30k, first run": Task("harvest/multi30k-first", "test", 250, translates=True),
+    "characters": Task("heads/ppocr-characters", "valid", 100, rate=1e-4, held=3000),
 }
 """Translation: Multi30k in place of IWSLT. Characters: the last layer of a text recogniser, 6,625 classes, in place of CASIA.
 Of a corpus that was trained on twice, each backbone has a name of its own; experts were learned at the first of them."""
@@ -135,10 +132,10 @@ def full(data: Data) -> dict[str, float]:
     return {**accuracy(data, lambda hidden: hidden @ weight.T + bias), "flops": 1.0}
 
 
-def svd(data: Data, share: float) -> dict[str, float]:
-    """SVD-softmax with a preview of 16 columns and a share of the classes in full."""
+def svd(data: Data) -> dict[str, float]:
+    """SVD-softmax with a preview of 16 columns and a tenth of the classes in full."""
     width, dim, vocab = 16, data.layer.dim, data.layer.vocab
-    rows = round(share * vocab)
+    rows = round(vocab / 10)
     engine = hl.compile(data.layer, "svd", width=width, rows=rows, log_probs=False)
     ids = np.concatenate(
         [engine.topk(part, k=TOPS[-1]).ids for part in np.array_split(data.hidden, len(data.hidden) // 256 + 1)]
@@ -201,20 +198,17 @@ def _from_layer(data: Data, method: str) -> DenseHead | DifferentiatedHead:
     return head
 
 
-def seeded_experts(data: Data, task: Task, count: int, seed: int, work: Path, progress: Progress) -> ExpertsHead:
-    """Seeded from the layer with a tenth more room than the aim allows to spare, then trained and pruned."""
+def seeded_experts(data: Data, task: Task, ratio: float, seed: int, work: Path, progress: Progress) -> ExpertsHead:
+    """64 of them, seeded from the layer with a tenth more room than the ratio allows to spare, then trained and pruned."""
     from headlong.heads.expert_pruning import seeded
 
-    vocab = data.layer.vocab
-    rows = round(count * max(vocab / (1.06 * task.aims[count]) - count, 1.1 * vocab / count))
+    vocab, count = data.layer.vocab, 64
+    rows = round(count * max(vocab / (1.06 * ratio) - count, 1.1 * vocab / count))
     torch.manual_seed(count + 1000 * seed)
     options: dict[str, Any] = {"load": 0.1, "lasso": task.lasso, "expert_lasso": task.lasso, "gamma": 0.3}
     head = seeded(*rows_of(data), data.train.sample(SEEDED_ON), count, rows, **options)
-    if task.steps and count == max(task.aims):
-        growth = Growth(
-            (), task.steps, 0, task.batch, task.rate, 0.1, 100, min(100, task.steps), count + 1000 * seed, unseen=True
-        )
-        grow(head, data.train, growth, folder=work, progress=progress)
+    growth = Growth(task.steps, batch=task.batch, rate=task.rate, settle=min(100, task.steps), seed=count + 1000 * seed)
+    grow(head, data.train, growth, folder=work, progress=progress)
     return head.eval()
 
 

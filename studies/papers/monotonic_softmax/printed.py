@@ -104,7 +104,7 @@ def _trained(corpus: str, head: str, column: str, value: float, lines: Lines) ->
         found = beside(rows, head, column)
         if found is None:
             continue
-        ratio = printed(corpus, head, column).talk or math.nan
+        ratio = printed(corpus, head, column) or math.nan
         seeds = f"{found.seeds} seeds" if found.seeds > 1 else "one seed"
         ours, note = found.shown(), f"{RUNS[kind]}, {seeds}"
         if column == COLUMNS[3]:

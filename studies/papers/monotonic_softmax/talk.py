@@ -1,12 +1,6 @@
-"""What the talk of Ganea et al. (2019) prints of language models, as data, and what a replication prints of the same heads.
-
-Perplexities and times are those of an AWD-LSTM on one GPU (500 epochs). A verdict here compares with the talk alone; the
-replication stands beside it and earns none.
-"""
+"""What the talk of Ganea et al. (2019) prints of language models, as data: an AWD-LSTM's figures on one GPU, 500 epochs."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 WHERE = {
     "results": "talk, Language Modeling Results",
@@ -36,25 +30,9 @@ ILLEGIBLE = ("wikitext2", "MoS, K = 15, PLIF, published")
 """A row of the table whose figures cannot be read in our copy of the talk, except for "5.1"."""
 OURS = {"PLIF, ours": "PLIF, published", "MoS, K = 15, PLIF": "MoS, K = 15, PLIF, published"}
 """Heads of our own, and the published head whose printed figures stand beside theirs."""
-AGAIN: dict[str, dict[str, float]] = {
-    "ptb": {"softmax": 57.08, "SigSoftmax": 57.05, "GSS(-1.5, 2.5)": 57.00, "PLIF": 56.80, "MoS, K = 15": 54.91},
-    "wikitext2": {"softmax": 64.63, "SigSoftmax": 64.35, "GSS(-1.5, 2.5)": 64.50, "PLIF": 64.16, "MoS, K = 15": 61.96},
-}
-"""Test perplexity in an independent replication (Parthiban et al. 2021), eleven seeds, ±.09 to ±.40; on WikiText-2 GSS has a
-power of 3."""
 
 
-class Ratios(NamedTuple):
-    """A head's figures over the softmax's, each over its own softmax's: in the talk, and in the replication."""
-
-    talk: float | None
-    again: float | None
-
-
-def printed(corpus: str, head: str, column: str = "test") -> Ratios:
-    """None where nothing is printed of the head; a head of ours stands beside the published one."""
-    name, place = OURS.get(head, head), COLUMNS.index(column)
-    table, again = TABLE[corpus], AGAIN[corpus]
-    talk = table[name][place] / table["softmax"][place] if name in table else None
-    other = "PLIF" if name == "PLIF, published" else name
-    return Ratios(talk, again[other] / again["softmax"] if other in again and column == "test" else None)
+def printed(corpus: str, head: str, column: str = "test") -> float | None:
+    """A head's figure over the softmax's; None where nothing is printed of it. Beside a head of ours: the published one's."""
+    name, place, table = OURS.get(head, head), COLUMNS.index(column), TABLE[corpus]
+    return table[name][place] / table["softmax"][place] if name in table else None

@@ -36,18 +36,15 @@ TRAINED = "heads on a million vectors of an LSTM of D = 200 that was stopped ear
 
 def cells(results: Path) -> Iterator[Cell]:
     """Every printed figure, from the runs that ``results`` holds."""
-    wanted = dict(setting("plain", 8, 10))
-    lines = {table: lines_of(results / f"vlasova-softmax.{table}.jsonl") for table in ("svd-lstm", "svd-ptb")}
-    found = {table: next((one["got"] for one in rows if one["setting"] == wanted), None) for table, rows in lines.items()}
-    named = {"svd-lstm": "LSTM on WikiText-2", "svd-ptb": "LSTM on Penn Treebank"}
-    table, got = next(((name, got) for name, got in found.items() if got), ("", None))
+    wanted, rows = dict(setting("plain", 8, 10)), lines_of(results / "vlasova-softmax.svd-lstm.jsonl")
+    got = next((one["got"] for one in rows if one["setting"] == wanted), None)
     for metric, printed in SHIM.items():
         what = f"Shim et al., LSTM on WikiText-2, W = D/8, N = V/10: {metric}"
         if got is None:
             yield Cell(what, printed, "–", "not run", "takes a trained LSTM: `reproduce vlasova-softmax:svd-lstm`")
             continue
         held = "within or better than" if PUBLISHED[metric].verdict(got[metric]) == "matched" else "outside"
-        note = f"{held} what is printed for D = 256 to 1,024; ours: {named[table]}, D = 200, perplexity "
+        note = f"{held} what is printed for D = 256 to 1,024; ours: LSTM on WikiText-2, D = 200, perplexity "
         yield Cell(what, printed, f"{got[metric]:.4g}", "stand-in", f"{note}{math.exp(got['full_loss']):.0f}")
     for what, (file, note) in DRAWN.items():
         there = (results / file).is_file()
