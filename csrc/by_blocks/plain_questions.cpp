@@ -65,7 +65,7 @@ bool Reader::searches(int64_t count, int64_t k) const {
 
 // What blocks do not answer.
 std::vector<Answer> Reader::by_all(const double* rows, int64_t count, const Question& question, bool dense_only) const {
-    if (!by_codes(question)) return ask(*executor, rows, count, question, dense_only);
+    if (codes == nullptr) return ask(*executor, rows, count, question, dense_only);
     Question asked = question;
     asked.delta = codes_delta;
     return ask(*codes, rows, count, asked);

@@ -37,9 +37,6 @@ struct Reader {
     bool draw(const double* row, const SampleRule& rule, int threads, Answer* answer, std::vector<Draw>* draws) const;
 
   private:
-    bool by_codes(const Question& question) const {
-        return codes != nullptr && (std::isinf(question.eps) || executor->link.form == LinkForm::affine);
-    }
     std::vector<Answer> by_all(const double* rows, int64_t count, const Question& question, bool dense_only) const;
     bool densely(int64_t count, double eps = kInf) const;
     bool searches(int64_t count, int64_t k) const;

@@ -40,7 +40,7 @@ struct Scan {
     const PreparedCodes& all;
     int threads;
     bool ids, sums;
-    float beta = 1;
+    Exponent exponent;
     std::vector<ScanRadii> near{}, wide{};  // of a group: for the k best, and for all classes at once
     std::vector<CodeMasses> masses{};
     std::vector<Found> found{};  // [thread][query]
@@ -87,13 +87,15 @@ struct Scan {
         float sums[2];
         CodeMasses& own = masses[q];
         Found& to = own_found(thread, q);
-        uint64_t heads = codes.scan->masses(est, codes.shares(tile), beta, own.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
+        alignas(64) float linked[kTile];
+        est = exponent.of(est, all.queries[q], linked);
+        uint64_t heads = codes.scan->masses(est, codes.shares(tile), exponent.scale, own.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
         const CodeMasses::Sum sum{sums[0], sums[1], part};
         own.sums[tile] = sum;
         if (heads != 0) {
             for (; heads != 0; heads &= heads - 1) {
                 const int i = __builtin_ctzll(heads);
-                to.heads.push_back({static_cast<int32_t>(tile * kTile + i), std::exp(std::min(80.f, (est[i] - own.edge) * beta))});
+                to.heads.push_back({static_cast<int32_t>(tile * kTile + i), std::exp(std::min(80.f, (est[i] - own.edge) * exponent.scale))});
                 to.mass += to.heads.back().mass;
             }
             lower_rate(q, to.mass);
@@ -144,11 +146,13 @@ struct Scan {
         scan_tiles(codes, all.groups, step, threads, [&](int, size_t g, int64_t tile, const float* est) {
             const CodeGroup& group = all.groups[g];
             alignas(64) float radii[kMostLanes], part[kMostLanes];
-            codes.scan->radii(codes.tile(tile), codes.layout, wide[g], beta, radii, part);
+            codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part);
             for (int q = 0; q < group.n; ++q) {
                 const uint64_t allowed = allowed_in(question, group.first + q, codes.rows->vocab, tile);
                 float* to = &seen[((group.first + q) * tiles + tile / step) * kTile];
-                for (int i = 0; i < kTile; ++i) to[i] = allowed >> i & 1 ? est[q * kTile + i] : kNone;
+                alignas(64) float linked[kTile];
+                const float* own = exponent.of(est + q * kTile, all.queries[group.first + q], linked);
+                for (int i = 0; i < kTile; ++i) to[i] = allowed >> i & 1 ? own[i] : kNone;
                 parts[(group.first + q) * tiles + tile / step] = part[q];
             }
         });
@@ -174,14 +178,14 @@ struct Scan {
         for (int64_t t = 0; t < tiles; ++t) {
             alignas(64) float each[kTile], shared[kTile];
             float sums_of[2];
-            codes.scan->masses(seen + t * kTile, codes.shares(t * step), beta, query.edge, ~uint64_t{0}, each, shared, sums_of);
+            codes.scan->masses(seen + t * kTile, codes.shares(t * step), exponent.scale, query.edge, ~uint64_t{0}, each, shared, sums_of);
             mass += sums_of[0], gaps += CodeMasses::Sum{sums_of[0], sums_of[1], parts[t]}.gap();
         }
         const auto times = static_cast<double>(step);
         if (!(gaps > 0) || !std::isfinite(gaps)) return;
         query.expect(mass * times, gaps * times, question.eps, question.delta / 4, codes.rows->vocab, kMostPoints);
         double heads = 0;  // some of those that the scan is going to find
-        for (float one : best) heads += std::exp(std::min(80.f, (one - query.edge) * beta));
+        for (float one : best) heads += std::exp(std::min(80.f, (one - query.edge) * exponent.scale));
         query.once *= kMorePoints, query.squared *= kMorePoints;
         rate[q].store(static_cast<float>(query.most));
         lower_rate(q, heads);
@@ -193,7 +197,7 @@ struct Scan {
         scan_tiles(codes, all.groups, 1, threads, [&](int thread, size_t g, int64_t tile, const float* est) {
             const CodeGroup& group = all.groups[g];
             alignas(64) float radii[kMostLanes], part[kMostLanes];
-            if (sums) codes.scan->radii(codes.tile(tile), codes.layout, wide[g], beta, radii, part);
+            if (sums) codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part);
             if (ids) codes.scan->radii(codes.tile(tile), codes.layout, near[g], 0, radii, nullptr);
             for (int q = 0; q < group.n; ++q) {
                 if (!all.queries[group.first + q].usable) continue;
@@ -238,7 +242,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     const bool sums = std::isfinite(question.eps), ids = question.k > 0;
     std::vector<Answer> answers(n);
     std::vector<int64_t> left;
-    if (4 * question.k > e.vocab || (sums && e.link.form != LinkForm::affine)) {
+    if (4 * question.k > e.vocab) {
         left.resize(n);
         std::iota(left.begin(), left.end(), 0);
         scan_fully(codes, hidden, left, question, answers);
@@ -247,11 +251,13 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     const PreparedCodes all = prepare_codes(codes, hidden, n, question.seed, question.threads);
     // A half of what may fail is for the ids, the rest for the intervals of all classes and for the bet.
     const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.k), sums ? delta / 2 : delta);
-    Scan scan{codes, question, all, question.threads, ids, sums, static_cast<float>(e.link_a * question.beta), {}, {}, {}, {}, std::vector<std::atomic<float>>(n), std::vector<std::atomic<float>>(n)};
+    Scan scan{codes, question, all, question.threads, ids, sums, Exponent(codes, question.beta), {}, {}, {}, {}, std::vector<std::atomic<float>>(n), std::vector<std::atomic<float>>(n)};
     scan.found.resize(n * question.threads);
     for (const CodeGroup& group : all.groups) {
         if (ids) scan.near.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa));
-        if (sums) scan.wide.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa_of(2.0 * static_cast<double>(e.vocab), delta / 4)));
+        if (!sums) continue;
+        scan.wide.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa_of(2.0 * static_cast<double>(e.vocab), delta / 4)));
+        for (int q = 0; q < group.n; ++q) scan.wide.back().constant[q] += static_cast<float>(scan.exponent.lost(all.queries[group.first + q]));
     }
     if (sums) scan.masses.resize(n);
     for (int64_t q = 0; q < n; ++q) {

@@ -24,11 +24,11 @@ struct Drawn {
 };
 
 // The classes on whose gaps some points fall, which ascend.
-std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, float beta,
+std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, const Exponent& exponent,
                               const std::vector<double>& before, const std::vector<double>& points) {
     const CodeGroup alone = all.alone(codes, q);
     std::vector<Drawn> found;
-    alignas(64) float est[kTile], mass[kTile], shared[kTile];
+    alignas(64) float est[kTile], linked[kTile], mass[kTile], shared[kTile];
     int64_t tile = -1, next = 0;
     int place = 0;
     double sum = 0;
@@ -39,7 +39,7 @@ std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int6
             tile = in, place = 0, sum = before[tile];
             codes.scan->estimate(codes.tile(tile), codes.layout, alone.passes.data(), static_cast<int>(alone.passes.size()), 1, true, est);
             float sums[2];
-            codes.scan->masses(est, codes.shares(tile), beta, masses.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
+            codes.scan->masses(exponent.of(est, all.queries[q], linked), codes.shares(tile), exponent.scale, masses.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
         }
         const double part = masses.sums[tile].part;
         int last = -1;
@@ -67,13 +67,14 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     const Executor& e = *codes.rows;
     const CodeQuery& query = all.queries[q];
     if (static_cast<int64_t>(masses.heads.size()) > most_scored(codes)) return false;
-    const double scale = e.link_a * question.beta, shift = query.add + masses.edge;
+    const Exponent exponent(codes, question.beta);
+    const double shift = exponent.at(query, masses.edge);
     // Rows in float32 where what that loses is little of eps.
     Weighed near;
     const double fixed = dot_error(e, query.hidden) * question.beta + kSumError + allow_float32(e, query.hidden, question, near);
     const double aim = question.eps - fixed;
     if (!(aim > 0)) return false;
-    const auto term = [&](double z) { return std::exp((z - shift) * scale); };
+    const auto term = [&](double z) { return std::exp(exponent.above(z, query, masses.edge)); };
     std::vector<Scored> rows;
     const auto score_rows = [&] {
         for (const Scored& row : rows) prefetch_row(e.weight, static_cast<int64_t>(e.row_bytes()), row.id);
@@ -92,8 +93,8 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     }
     const double gaps = before[codes.count], known = exact + mass;
     const auto finish = [&](double sum, double error) {
-        answer.lse = std::log(sum) + shift * scale + e.link_b * question.beta;
-        answer.error = error + fixed + 0x1p-50 * (std::fabs(shift * scale) + 64);
+        answer.lse = std::log(sum) + shift;
+        answer.error = error + fixed + 0x1p-50 * (std::fabs(shift) + 64);
     };
     if (!(known > 0) || !std::isfinite(known) || !std::isfinite(gaps)) return false;
     const double high = std::log1p(gaps / known), low = gaps < mass ? -std::log1p(-gaps / known) : std::log(known / std::max(exact, 1e-300));
@@ -115,7 +116,7 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
         } else {
             if (!(static_cast<double>(answer.rows) + draws < static_cast<double>(most_scored(codes)))) return false;
             const auto wanted = static_cast<int64_t>(std::max(0.0, draws)) + 16;
-            drawn = find_drawn(codes, all, q, question, masses, static_cast<float>(scale), before, sorted_points(*e.kernels, masses.key, round, wanted, gaps));
+            drawn = find_drawn(codes, all, q, question, masses, exponent, before, sorted_points(*e.kernels, masses.key, round, wanted, gaps));
         }
         rows.resize(drawn.size());
         for (size_t i = 0; i < drawn.size(); ++i) rows[i] = {drawn[i].id, 0};

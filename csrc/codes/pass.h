@@ -44,6 +44,37 @@ inline uint64_t allowed_in(const Question& question, int64_t q, int64_t vocab, i
     return bits;
 }
 
+// How masses are made of estimates: exp(scale (f - edge)), f = estimate + <centre, hidden> under an affine link, whose scale is there, and
+// link(that) under others; radii are stretched by slope.
+struct Exponent {
+    const Codes& codes;
+    bool affine;
+    double beta, factor;
+    float scale, slope;
+
+    Exponent(const Codes& all, double temper)
+        : codes(all), affine(all.rows->link.form == LinkForm::affine),
+          beta(temper), factor(affine ? all.rows->link_a * temper : temper), scale(static_cast<float>(factor)),
+          slope(static_cast<float>(all.rows->link.form == LinkForm::softcap ? temper : all.rows->link_a * temper)) {}
+    // The estimates of a tile, or what the link makes of them in `own`.
+    const float* of(const float* est, const CodeQuery& query, float* own) const {
+        if (affine) return est;
+        codes.scan->linked(est, static_cast<float>(query.add), codes.rows->link, own);
+        return own;
+    }
+    // What float32 may have lost of them, in logits.
+    double lost(const CodeQuery& query) const {
+        const Executor& e = *codes.rows;
+        if (affine) return 0;
+        const double own = e.link.form == LinkForm::softcap ? e.link_a * 0x1p-19 : e.link.slop / std::max(e.link_a, 1e-30);
+        return own + 0x1p-22 * std::fabs(query.add) + 0.25 * query.constant;
+    }
+    // scale * f of an exact logit, less what `edge` stands for.
+    double above(double z, const CodeQuery& query, float edge) const { return ((affine ? z - query.add : codes.rows->linked(z)) - edge) * factor; }
+    // What `edge` stands for.
+    double at(const CodeQuery& query, float edge) const { return affine ? (query.add + edge) * factor + codes.rows->link_b * beta : edge * factor; }
+};
+
 // The ids of one query, as the scan leaves them: classes whose upper end reached the threshold of that moment.
 struct CodeHit {
     int32_t id;

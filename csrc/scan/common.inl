@@ -86,6 +86,13 @@ uint64_t masses(const float* est, const float* shares, float beta, float edge, u
     return above & keep;
 }
 
+void linked(const float* est, float add, Link link, float* out) {
+    for (int64_t v = 0; v < kTile / LANES; ++v) {
+        const F e = load(est + v * LANES);
+        store(out + v * LANES, pick((I)(e > splat(-kInfinity)), vlink(link, e + add), splat(-kInfinity)));
+    }
+}
+
 typedef double D __attribute__((vector_size(LANES * 4)));  // half as many as of floats
 typedef float HalfF __attribute__((vector_size(LANES * 2)));
 constexpr int64_t kProducts = 8;  // that are summed in float32 before they join a sum in float64

@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernels/kernels.h"
+
 namespace headlong {
 
 constexpr int64_t kTile = 64;        // classes of a tile
@@ -73,6 +75,8 @@ struct ScanKernels {
     // mass = exp(beta * (est - edge)) of the classes with an estimate below `edge`; zeros for the others, and for those that `keep` (one bit
     // each) leaves out; and share * mass. sums: of both. Returns which are at `edge` or above.
     uint64_t (*masses)(const float* est, const float* shares, float beta, float edge, uint64_t keep, float* mass, float* shared, float sums[2]);
+    // link(est + add), -inf where est is. What float32 may be off is the caller's to add to radii.
+    void (*linked)(const float* est, float add, Link link, float* out);
     // Columns first .. stop - 1, multiples of 32, of x [n][width] = d [n][dim] @ rotation [dim][width]: sums of 8 products in float32 are summed in float64.
     void (*rotate)(const float* rotation, int64_t dim, int64_t width, int64_t first, int64_t stop, const float* d, int64_t n, float* x);
 };

@@ -201,10 +201,10 @@ class Engine(Changeable, Common):
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.form)
 
     @property
-    def rule_for_each_row(self) -> bool:  # type: ignore[override]
+    def _rule_for_each_row(self) -> bool:  # type: ignore[override]
         return isinstance(self._executor, CodesReader) and self._executor.native
 
-    def drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, allowed: Any = None) -> Sample:
+    def _drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, allowed: Any = None) -> Sample:
         """Draws of each row by a rule of its own, in one scan."""
         reader = self._executor
         assert isinstance(reader, CodesReader)

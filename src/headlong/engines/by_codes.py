@@ -2,12 +2,10 @@
 
 topk, lse, but for ``delta`` or proved      codes: ``csrc/codes/ask.cpp``; a row that they leave too open is scanned in full
 sample                                        codes: ``csrc/codes/samples.cpp``; in NumPy the executor beneath
-normalisers under links that are not affine   the executor beneath
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,6 @@ from headlong import native
 from headlong.engines.draws import Rules
 from headlong.engines.reference.codes import CodesInNumPy
 from headlong.layers.matrix import Layer
-from headlong.links import Affine
 from headlong.native import Doubles, Mask
 from headlong.plan import Plan
 
@@ -30,7 +27,6 @@ class CodesReader:
     def __init__(self, layer: Layer, plan: Plan, rows: native.Executor, beneath: native.Executor, delta: float) -> None:
         assert plan.codes is not None
         self.beneath, self.delta = beneath, delta
-        self.affine = isinstance(layer.link, Affine)
         level = native.isa()
         self.native = level != native.REFERENCE
         self.codes: Any = native.code_reader(rows, plan.codes, level) if self.native else CodesInNumPy(layer, plan.codes, rows)
@@ -41,14 +37,11 @@ class CodesReader:
         """For engines that read several matrices in one native call."""
         return self.beneath.capsule  # type: ignore[attr-defined]
 
-    def _takes(self, hidden: Doubles, eps: float) -> bool:
-        return len(hidden) > 0 and (self.affine or math.isinf(eps))
-
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        if not self._takes(hidden, eps):
+        if not len(hidden):
             return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
         found: Answer = self.codes.topk(hidden, k, eps, mask, threads, self.delta, seed)
         return found
@@ -57,7 +50,7 @@ class CodesReader:
         self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
-        if not self._takes(hidden, eps):
+        if not len(hidden):
             return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
         _, _, _, lse, error, _, *cost = self.codes.topk(hidden, 0, eps, mask, threads, self.delta, seed)
         return (lse, error, *cost)

@@ -21,7 +21,6 @@ from headlong.encode.basis import LEAST_DIM, basis_for, energy
 from headlong.encode.segments import by_water_filling, led_by_eight
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
-from headlong.links import Affine
 from headlong.native import Doubles
 from headlong.plan import Codes, Plan, Segment
 
@@ -75,9 +74,7 @@ def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: 
     ):
         return engine
     basis = basis_for(layer, calibration)
-    plan: Plan = engine.plan
-    if isinstance(layer.link, Affine):  # else normalisers go by the levels
-        plan = plan._replace(rotation=None, base=None, centre=None, levels=())
+    plan: Plan = engine.plan._replace(rotation=None, base=None, centre=None, levels=())
     if calibration is None:
         proofs = delta == 0 and math.isfinite(engine.promise.eps)  # two planes prove normalisers, eight bits seldom do
         if proofs or layer.vocab * layer.dim < UNTIMED or layer.dim > UNTIMED_DIM or plan.blocks is not None:

@@ -138,8 +138,8 @@ class Common(ABC):
     """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
     draws_say_log_probs: ClassVar[bool] = True
     """Whether draws come with log-probabilities without being asked: not from a GPU, where that would wait for the CPU."""
-    rule_for_each_row: bool = False
-    """Whether ``drawn_each`` draws each row of a call by a rule of its own."""
+    _rule_for_each_row: bool = False
+    """Whether ``_drawn_each`` draws each row of a call by a rule of its own."""
     _direct: Direct | None = None
     """One native call for each plain question, where a kind has that."""
     _watch: WrittenTo | None = None

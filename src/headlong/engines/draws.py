@@ -169,9 +169,9 @@ class _Draws:
     def draw_plainly(self, rows: list[int]) -> None:
         """By the engine's own search: in one call where it takes a rule for each row."""
         together = runs(rows, self.rules)
-        if len(together) > 1 and self.engine.rule_for_each_row:
+        if len(together) > 1 and self.engine._rule_for_each_row:  # noqa: SLF001
             each = self.rules.of(rows)
-            self._take(rows, self.engine.drawn_each(self.rows[rows], self.n, each, self.class0, **self.limits(rows)))
+            self._take(rows, self.engine._drawn_each(self.rows[rows], self.n, each, self.class0, **self.limits(rows)))  # noqa: SLF001
             return
         for run in together:
             first, rule = run[0], self.rules

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.layers.matrix import Layer
-from headlong.links import Affine
 from headlong.native import Doubles, Executor, Mask
 from headlong.plan import Codes
 
@@ -72,7 +71,7 @@ class CodesInNumPy:
 
     def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        vocab, link = self.layer.vocab, self.layer.link
+        vocab = self.layer.vocab
         sums = math.isfinite(eps)
         allowed = np.ones((1, vocab), bool) if mask is None else np.asarray(mask, bool)
         estimate, radius = self.estimates(hidden, kappa_of(k, delta / 2 if sums else delta), seed)
@@ -81,7 +80,7 @@ class CodesInNumPy:
         for row in range(len(hidden)):
             own = allowed[row % len(allowed)]
             found = None
-            if 4 * k <= vocab and (not sums or isinstance(link, Affine)):
+            if 4 * k <= vocab:
                 found = self._one(hidden[row : row + 1], k, eps, own, estimate[row], (radius[row], wide[row]), threads)
             if found is None:
                 one = None if mask is None else np.ascontiguousarray(mask[row % len(mask)][None])
