@@ -143,11 +143,19 @@ def heads() -> str:
         if (found := beside(trained, head, "test")) is not None:
             talk = printed_share("ptb", head)
             shown.append((head, str(found.seeds), found.shown(), f"{found.share:.3f}", "" if talk is None else f"{talk:.3f}"))
-    gone = [head for head in MODELS["ptb"].heads if head not in {one[0] for one in shown}]
-    hours = sum(line["got"]["cpu_seconds_per_epoch"] * line["got"]["epochs"] for line in trained) / 3600
-    all_rows = len(MODELS["ptb"].heads) * len(MODELS["ptb"].seeds)
-    text = f"{len(trained)} of {all_rows} rows, {hours:.0f} processor hours; no row yet of {'; '.join(gone)}."
-    return f"{markdown(('head', 'seeds', 'test perplexity', f'of the {SOFTMAX}', 'printed'), shown)}\n\n{text}"
+    return markdown(("head", "seeds", "test perplexity", f"of the {SOFTMAX}", "printed"), shown)
+
+
+def heads_run() -> str:
+    """How far the trainings of six epochs are."""
+    found = []
+    for name, of in (("ptb", "Penn Treebank"), ("wikitext2", "WikiText-2")):
+        trained, study = rows(f"ganea2019.{name}"), MODELS[name]
+        hours = sum(line["got"]["cpu_seconds_per_epoch"] * line["got"]["epochs"] for line in trained) / 3600
+        gone = [head for head in study.heads if head not in {line["setting"]["head"] for line in trained}]
+        said = f"{len(trained) or 'none'} of {len(study.heads) * len(study.seeds)} rows of {of}"
+        found.append(said + (f" ({hours:.0f} processor hours), nothing yet of {'; '.join(gone)}" if trained else ""))
+    return f"**How far.** Six epochs each: {'; '.join(found)}, of which there is the start of trainings."
 
 
 def hierarchical(part: str = "") -> str:
@@ -163,7 +171,7 @@ def hierarchical(part: str = "") -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "study-counts": study_counts, "papers": tables,
     "provenance": provenance, "adaptive-rates": adaptive_rates, "adaptive-authors": authors, "svd": svd,
-    "experts": experts, "heads": heads,
+    "experts": experts, "heads": heads, "heads-run": heads_run,
     "hierarchical": hierarchical, "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"),
     **{f"printed-{STUDIES[paper].page}": partial(printed, paper) for paper in STUDIES},
 }  # fmt: skip

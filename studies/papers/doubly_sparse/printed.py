@@ -2,7 +2,7 @@
 
 ::
 
-    matched     every seed of ours of the same method on the same data reaches it, within the tolerance, from the better side
+    matched     every seed of ours of the same method on the same data is within the tolerance of it; more is a miss as well
     differs     one does not; by how much stands beside it
     stand-in    something else was run in its place, and what
     not run     nothing was; what it takes

@@ -184,14 +184,14 @@ def said(line: str) -> None:
 
 
 def expected() -> dict[Setting, dict[str, Expected]]:
-    """One-sided: better is no difference. ``gain`` of 64 experts is "even boost language modelling performance"."""
+    """Two-sided, but for 64 experts, of which better is no difference; their ``gain``: "even boost language modelling"."""
     found: dict[Setting, dict[str, Expected]] = {}
     for row in planned():
         task, method = dict(row)["task"].partition(",")[0], dict(row)["method"]
         if task in WORDS and method in REAL[task]:
             top1, flops, _ = REAL[task][method]
             error = 2 * (0.25 * 0.75 / WORDS[task]) ** 0.5
-            found[row] = {"top1": Expected(top1, 1.0, round(error, 4))}
+            found[row] = {"top1": Expected(top1, 1.0 if method == "ds-64" else top1, round(error, 4))}
             if method == "ds-64":  # of the others the set-up alone says how much they save
                 found[row]["flops"] = Expected(flops, 1e6, 0.005)
                 found[row]["gain"] = Expected(round(top1 - REAL[task]["full"][0], 4), 1.0, round(error / 2, 4))
@@ -231,8 +231,8 @@ TABLE = register(
         paper="liao2019",
         table="learned",
         claim="experts learned by lasso, load and mitosis, from 8 to 64 of them, beside controls and seeded experts",
-        source="the poster's table 'Result - Real Dataset', checked; one-sided, within two standard errors of the test split "
-        "(backbones differ); gain: the poster's difference of 64 experts and the full softmax",
+        source="the poster's table 'Result - Real Dataset', checked; within two standard errors of the test split, of 64 "
+        "experts from the better side; gain: the poster's difference of 64 experts and the full softmax",
         needs=(),
         here=no_vectors,
         run=run,

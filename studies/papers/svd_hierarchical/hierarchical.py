@@ -36,7 +36,7 @@ from studies.papers.svd_hierarchical.rotation import Preview
 if TYPE_CHECKING:
     from headlong.heads import Head
 
-FOLDERS = {"hierarchical": "harvest/ptb-lstm", "hierarchical-wikitext2": "harvest/wikitext2-lstm"}
+FOLDERS = {"hierarchical": "harvest/ptb-lstm", "hierarchical-wikitext2": "harvest/wikitext2-lstm-early"}
 PASSES, MORE, RATE_AT_THE_END = 3, 2, 2e-4
 """Over the training vectors; of the control, and Adam's first rate for it."""
 COMPARED, ASKED = 2000, 200
@@ -101,7 +101,8 @@ def run(table: str, context: Context) -> Iterator[Row]:
         else:
             head = full_head(data.layer) if name in (FULL, TUNED) else build(name, data)
             got = trained(head, name, data, truth, context.stage(name))
-        model = Model("LSTM 2 x 200", data.layer.vocab, data.layer.dim)
+        name = "LSTM 2 x 200" + ", stopped early" * FOLDERS[table].endswith("early")
+        model = Model(name, data.layer.vocab, data.layer.dim)
         yield Row(row, {key: float(f"{value:.6g}") for key, value in got.items()}, model)
 
 
