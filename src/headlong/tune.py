@@ -171,7 +171,8 @@ def _crossings(task: Task, engine: Engine) -> Iterator[Crossing]:
 
 def _finished(engine: Engine, report: Report) -> Engine:
     """The chosen engine with the measured crossover in its plan and the reasons beside it."""
-    return engine.reading_densely(report.batch if engine.plan.levels and engine.plan.codes is None else engine.plan.dense.batch, "\n".join(reasons(report)))
+    crossing = engine.plan.levels and engine.plan.codes is None
+    return engine.reading_densely(report.batch if crossing else engine.plan.dense.batch, "\n".join(reasons(report)))
 
 
 def as_record(report: Report, engine: Engine) -> dict[str, Any]:

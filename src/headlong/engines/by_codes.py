@@ -74,5 +74,6 @@ class CodesReader:
         doubles = [np.array(part, np.float64) for part in (temperature, top_p, min_p)]
         noise = [np.array(part, np.uint64) for part in (seed, position)]
         k = np.array(top_k, np.int64)
-        found: Answer = self.codes.sample_each(hidden, n, doubles[0], k, *doubles[1:], *noise, mask, threads, class0, self.delta, chance)
+        rest = mask, threads, class0, self.delta, chance
+        found: Answer = self.codes.sample_each(hidden, n, doubles[0], k, *doubles[1:], *noise, *rest)
         return found

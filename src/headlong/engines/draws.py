@@ -50,7 +50,7 @@ class Rules(NamedTuple):
     position: list[int]
 
     def of(self, rows: list[int]) -> Rules:
-        return Rules(*([part[row] for row in rows] for part in self))
+        return Rules(*([part[row] for row in rows] for part in self))  # type: ignore[arg-type]
 
     def sieve(self, row: int) -> Sieve:
         return Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row])
