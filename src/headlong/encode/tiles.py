@@ -42,7 +42,7 @@ SMALLEST, LARGEST = 1e-12, 1e12
 
 def fit(layer: Layer) -> bool:
     """Whether squares of the layer's numbers are within float32, and whether it has coordinates to rotate."""
-    largest = float(np.abs(layer.weight).max(initial=0))
+    largest = max(float(layer.weight.max(initial=0)), -float(layer.weight.min(initial=0)))
     bias = 0.0 if layer.bias is None else float(np.abs(layer.bias).max(initial=0))
     return layer.dim > 1 and SMALLEST < largest < LARGEST and bias < LARGEST
 
@@ -64,11 +64,16 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     for start, stop, *_ in segments:
         turned[:, start:stop] = basis.rotation[:, start:stop] @ rotation_of(stop - start, chance)
     turned = turned.astype(np.float32).astype(np.float64)
-    back = np.asarray(np.linalg.inv(turned).T, np.float64)
+    # Coordinates that are as they were are mixed within their segments alone.
+    apart = not np.any(basis.rotation - np.diag(np.diag(basis.rotation)))
+    runs = [slice(start, stop) for start, stop, *_ in segments] if apart else [slice(0, layer.dim)]
+    back = np.zeros((layer.dim, layer.dim))
+    for run in runs:
+        back[run, run] = np.linalg.inv(turned[run, run]).T
     unit = np.finfo(np.float64).eps
     size = float(np.linalg.norm(turned) * np.linalg.norm(back))
     lost = float(np.linalg.norm(np.eye(layer.dim) - back @ turned.T)) + 8 * (layer.dim + 8) * unit * size
-    tiles, norms, most, longest, most_base = _encoded(layer, basis, back, segments, threads)
+    tiles, norms, most, longest, most_base = _encoded(layer, basis, back, runs, segments, threads)
     bounds = np.zeros((len(segments), 4))
     for s, (start, stop, *_) in enumerate(segments):
         bounds[s] = (
@@ -86,9 +91,11 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
 
 
 def _encoded(
-    layer: Layer, basis: Directions, back: Doubles, segments: tuple[Segment, ...], threads: int
+    layer: Layer, basis: Directions, back: Doubles, runs: list[slice], segments: tuple[Segment, ...], threads: int
 ) -> tuple[NDArray[np.uint8], Doubles, Doubles, float, float]:
-    """The tiles; the largest |q| and |scale q| of each segment; the longest row less the centre; the largest base."""
+    """The tiles, ``back`` being zero between runs of coordinates; the largest |q| and |scale q| of each segment; the longest
+    row less the centre; the largest base.
+    """
     vocab, dim = layer.vocab, layer.dim
     widths = [-(-(stop - start) // GROUP) * bits * TILE * 4 for start, stop, bits, _ in segments]
     scales = sum(widths)
@@ -106,7 +113,7 @@ def _encoded(
         if layer.bias is not None:
             base += layer.bias[start:stop]
         longest = max(longest, float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max(initial=0.0))) * (1 + 1e-6))
-        turned = (rows @ back).astype(np.float32)
+        turned = np.concatenate([rows[:, run] @ back[run, run] for run in runs], axis=1).astype(np.float32)
         most_base = max(most_base, float(np.abs(base).max(initial=0.0)))
         _put(tiles[at], bases, base.astype(np.float32)[None], -np.inf)
         place = 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,8 +34,9 @@ SECONDS, TURNS = 0.3, 9
 """Of all timing, about, and how often each is asked at most."""
 LEAST_VOCAB, LEAST_NUMBERS = 2048, 1 << 18
 """Layers below are read in some microseconds in any way."""
-UNTIMED, UNTIMED_DIM = 1 << 22, 2048
-"""Weights from which on codes are made without a contest, and coordinates up to which: a rotation of more takes long."""
+UNTIMED, UNTIMED_DIM, WIDE, TURNED = 1 << 22, 4096, 16, 512
+"""Weights from which on codes are made without a contest; coordinates up to which; classes a coordinate, for a query's rotation
+to be a small part of what it reads; and coordinates of a rotation: larger ones take long to make."""
 SOONER = 0.95
 """Of the other's time: what is no sooner than that is not worth a second copy."""
 
@@ -77,9 +79,12 @@ def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: 
     plan: Plan = engine.plan._replace(rotation=None, base=None, centre=None, levels=())
     if calibration is None:
         proofs = delta == 0 and math.isfinite(engine.promise.eps)  # two planes prove normalisers, eight bits seldom do
-        if proofs or layer.vocab * layer.dim < UNTIMED or layer.dim > UNTIMED_DIM or plan.blocks is not None:
+        small = layer.vocab * layer.dim < UNTIMED or layer.vocab < WIDE * layer.dim or layer.dim > UNTIMED_DIM
+        if proofs or small or plan.blocks is not None:
             return engine
-        eight = codes_of(layer, basis, (Segment(0, layer.dim, 8),), seed, native.threads(engine.threads))
+        edges = [*range(0, layer.dim - TURNED // 2, TURNED), layer.dim] if layer.dim > TURNED else [0, layer.dim]
+        runs = tuple(Segment(start, stop, 8) for start, stop in pairwise(edges))
+        eight = codes_of(layer, basis, runs, seed, native.threads(engine.threads))
         reason = f"{engine.reason}; rotated codes of 8 bits, without calibration vectors"
         return engine if eight is None else engine.with_plan(plan._replace(codes=eight), delta, reason)
     weights = energy(layer, basis, calibration)
