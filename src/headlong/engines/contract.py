@@ -200,9 +200,8 @@ class Common(ABC):
         engine: Any = self
         eps = (engine.promise.eps if self.draws_say_log_probs else math.inf) if eps is None else checked_eps(eps)
         seed = self._fresh_seed() if seed is None else seed
-        one = position is None or (len(hidden) == 1 and not np.ndim(position))
-        if math.isinf(eps) and ties == "ids" and not support and one:
-            first = 0 if position is None else position
+        first = draws.first_of(position, len(hidden))
+        if math.isinf(eps) and ties == "ids" and not support and first is not None:
             if self._direct is not None and allowed is None and exclude is None:
                 found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0)
                 if found is not None:

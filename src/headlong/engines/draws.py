@@ -69,6 +69,18 @@ def rules_of(batch: int, vocab: int, seed: Any, position: Any, **filters: Any) -
     return Rules(**each)
 
 
+def first_of(position: Any, batch: int) -> Any:
+    """The position of the first row, where those of the others count up from it; None where they do not."""
+    if position is None:
+        return 0
+    if np.ndim(position) == 0 and not hasattr(position, "shape"):
+        return position if batch == 1 else None
+    places = as_numpy(position, "position")
+    if places.dtype.kind not in "iu" or places.shape != (batch,) or not batch:
+        return None
+    return int(places[0]) if (np.diff(places) == 1).all() else None
+
+
 def _each(given: Any, none: Any, batch: int, name: str, check: Any) -> list[Any]:
     if given is None:
         return [none] * batch
