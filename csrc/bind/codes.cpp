@@ -56,20 +56,12 @@ class BoundCodes {
 
     nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
         check(k >= 0 && k <= codes_.rows->vocab, "k must be in 0..vocab");
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == codes_.rows->dim, "hidden must be [batch, dim]");
-        check(eps > 0 && delta >= 0 && delta < 1, "eps > 0, 0 <= delta < 1");
-        const auto batch = static_cast<int64_t>(hidden.shape(0));
-        Question question;
-        question.k = k, question.eps = eps, question.delta = delta, question.seed = seed, question.threads = thread_count(threads);
-        if (mask) {
-            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == codes_.rows->vocab &&
-                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch),
-                  "mask must be [1 or batch, vocab]");
-            question.mask = mask->data(), question.mask_per_row = mask->shape(0) > 1;
-        }
-        std::vector<Answer> answers;
-        unlocked([&] { answers = ask(codes_, hidden.data(), batch, question); });
-        return topk_arrays(*codes_.rows, answers, k);
+        return topk_arrays(*codes_.rows, answers_of(hidden, k, eps, mask, threads, delta, seed, false), k);
+    }
+
+    nb::tuple entropy(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
+        check(std::isfinite(eps), "an entropy has a bound");
+        return entropy_arrays(answers_of(hidden, 0, eps, mask, threads, delta, seed, true));
     }
 
     // The estimates of all classes [batch, tiles * 64] and their radii, at kappa standard deviations or, at 0, for certain: for tests.
@@ -100,6 +92,23 @@ class BoundCodes {
     nb::capsule capsule() const { return nb::capsule(&codes_, kCodesCapsule); }
 
   private:
+    std::vector<Answer> answers_of(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed, bool entropy) const {        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == codes_.rows->dim, "hidden must be [batch, dim]");
+        check(eps > 0 && delta >= 0 && delta < 1, "eps > 0, 0 <= delta < 1");
+        const auto batch = static_cast<int64_t>(hidden.shape(0));
+        Question question;
+        question.entropy = entropy;
+        question.k = k, question.eps = eps, question.delta = delta, question.seed = seed, question.threads = thread_count(threads);
+        if (mask) {
+            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == codes_.rows->vocab &&
+                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch),
+                  "mask must be [1 or batch, vocab]");
+            question.mask = mask->data(), question.mask_per_row = mask->shape(0) > 1;
+        }
+        std::vector<Answer> answers;
+        unlocked([&] { answers = ask(codes_, hidden.data(), batch, question); });
+        return answers;
+    }
+
     std::vector<nb::object> kept_;
     Codes codes_;
 };
@@ -128,6 +137,7 @@ void bind_codes(nb::module_& m) {
         .def(nb::init<nb::capsule, Bytes, Doubles, Doubles, Floats, const std::vector<SegmentRecord>&, double, double, const std::string&>(), nb::arg("executor"),
              nb::arg("tiles"), nb::arg("mean"), nb::arg("centre"), nb::arg("rotation"), nb::arg("segments"), nb::arg("lost"), nb::arg("most_base"), nb::arg("isa"))
         .def("topk", &BoundCodes::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
+        .def("entropy", &BoundCodes::entropy, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
         .def("estimates", &BoundCodes::estimates, nb::arg("hidden"), nb::arg("kappa"), nb::arg("seed"))
         .def_prop_ro("capsule", &BoundCodes::capsule);
 }

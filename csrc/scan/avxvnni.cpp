@@ -30,7 +30,7 @@ template <int Bits> inline void dots(Sum& sum, Q codes, Q x) {
 }  // namespace
 
 const ScanKernels* avxvnni_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, rotate};
+    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, rotate};
     return &all;
 }
 

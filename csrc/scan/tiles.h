@@ -73,6 +73,9 @@ struct ScanKernels {
     // mass = exp(beta * (est - edge)) of the classes with an estimate below `edge`; zeros for the others, and for those that `keep` (one bit
     // each) leaves out; and share * mass. sums: of both. Returns which are at `edge` or above.
     uint64_t (*masses)(const float* est, const float* shares, float beta, float edge, uint64_t keep, float* mass, float* shared, float sums[2]);
+    // What an entropy asks of masses and shares that `masses` made, with y = beta * (est - edge) of each class: share *= lift - y.
+    // sums: of mass * y, of -y times the shares that came, and of those that are left.
+    void (*surprisals)(const float* est, float beta, float edge, float lift, const float* mass, float* shared, float sums[3]);
     // Columns first .. stop - 1, multiples of 32, of x [n][width] = d [n][dim] @ rotation [dim][width]: sums of 8 products in float32 are summed in float64.
     void (*rotate)(const float* rotation, int64_t dim, int64_t width, int64_t first, int64_t stop, const float* d, int64_t n, float* x);
 };

@@ -33,6 +33,7 @@ class CodesReader:
             self.codes: Any = CodesInNumPy(layer, plan.codes, rows)
         else:
             self.codes = native.code_reader(rows, plan.codes, level)
+        self.draws_entropies = self.affine and level != native.REFERENCE
         self.isa, self.logits, self.sample = beneath.isa, beneath.logits, beneath.sample
 
     @property
@@ -60,3 +61,8 @@ class CodesReader:
             return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
         _, _, _, lse, error, _, *cost = self.codes.topk(hidden, 0, eps, mask, threads, self.delta, seed)
         return (lse, error, *cost)
+
+    def entropy(self, hidden: Doubles, eps: float, mask: Mask, threads: int, seed: int) -> Answer:
+        """``entropy, error, lse, rows, bytes, dense [batch]``."""
+        found: Answer = self.codes.entropy(hidden, eps, mask, threads, self.delta, seed)
+        return found
