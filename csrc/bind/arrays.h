@@ -44,6 +44,9 @@ inline nanobind::object owned_flags(std::vector<uint8_t> values, std::initialize
 // logits, ids, log_probs [count][k], lse, error, proved, rows, bytes, dense [count]: the best of each answer, then id -1 of logit -inf.
 nanobind::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k);  // bind/executor.cpp
 
+// entropy, error, lse, rows, bytes, dense [count].
+nanobind::tuple entropy_arrays(const std::vector<Answer>& answers);  // bind/executor.cpp
+
 // ids, logits, score, proved [count][n], rows, bytes, dense [count].
 SampleRule checked(const SampleRule& rule);  // bind/executor.cpp: or what is wrong with it
 nanobind::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n);  // bind/executor.cpp

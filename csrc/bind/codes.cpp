@@ -58,9 +58,14 @@ class BoundCodes {
         check(k >= 0 && k <= codes_.rows->vocab, "k must be in 0..vocab");
         Question question = asked(hidden, eps, mask, threads, delta, seed);
         question.k = k;
-        std::vector<Answer> answers;
-        unlocked([&] { answers = ask(codes_, hidden.data(), static_cast<int64_t>(hidden.shape(0)), question); });
-        return topk_arrays(*codes_.rows, answers, k);
+        return topk_arrays(*codes_.rows, answers_of(hidden, question), k);
+    }
+
+    nb::tuple entropy(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
+        check(std::isfinite(eps), "an entropy has a bound");
+        Question question = asked(hidden, eps, mask, threads, delta, seed);
+        question.entropy = true;
+        return entropy_arrays(answers_of(hidden, question));
     }
 
     nb::tuple sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t row0,
@@ -129,6 +134,12 @@ class BoundCodes {
         return question;
     }
 
+    std::vector<Answer> answers_of(const Doubles& hidden, const Question& question) const {
+        std::vector<Answer> answers;
+        unlocked([&] { answers = ask(codes_, hidden.data(), static_cast<int64_t>(hidden.shape(0)), question); });
+        return answers;
+    }
+
     std::vector<nb::object> kept_;
     Codes codes_;
 };
@@ -161,6 +172,7 @@ void bind_codes(nb::module_& m) {
              nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"))
         .def("sample_each", &BoundCodes::sample_each, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),
              nb::arg("seed"), nb::arg("row"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"))
+        .def("entropy", &BoundCodes::entropy, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
         .def("estimates", &BoundCodes::estimates, nb::arg("hidden"), nb::arg("kappa"), nb::arg("seed"))
         .def_prop_ro("capsule", &BoundCodes::capsule);
 }

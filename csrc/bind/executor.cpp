@@ -7,12 +7,14 @@
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 #include "bind/arguments.h"
 #include "bind/link.h"
 #include "bind/without_gil.h"
 #include "executor/executor.h"
+#include "executor/verbs.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -101,6 +103,19 @@ class BoundExecutor {
         return nb::make_tuple(column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error),
                               column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
                               flags(answers, &Answer::dense));
+    }
+
+    // By a full scan.
+    nb::tuple entropy(Doubles hidden, std::optional<Bytes> mask, int threads) const {
+        const int64_t batch = batch_of(hidden);
+        Question question = ask(mask, batch, 1, threads, 0, 0);
+        question.entropy = true;
+        std::vector<Answer> answers(batch);
+        std::vector<int64_t> rows(batch);
+        std::iota(rows.begin(), rows.end(), 0);
+        for (Answer& answer : answers) answer.dense = true;
+        unlocked([&] { finish(executor_, hidden.data(), rows, question, answers); });
+        return entropy_arrays(answers);
     }
 
     nb::object logits(Doubles hidden, Ids ids, int threads) const {
@@ -286,6 +301,11 @@ SampleRule checked(const SampleRule& rule) {
     return rule;
 }
 
+nb::tuple entropy_arrays(const std::vector<Answer>& answers) {
+    return nb::make_tuple(column<double>(answers, &Answer::entropy), column<double>(answers, &Answer::error), column<double>(answers, &Answer::lse),
+                          column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+}
+
 nb::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) {
     std::vector<int64_t> ids;
     std::vector<double> z, score;
@@ -315,6 +335,7 @@ void bind_executor(nb::module_& m) {
              nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)
         .def("lse", &BoundExecutor::lse, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(),
              nb::arg("dense") = false, nb::arg("threads") = 0, nb::arg("delta") = 0.0, nb::arg("seed") = 0)
+        .def("entropy", &BoundExecutor::entropy, nb::arg("hidden"), nb::arg("mask").none(), nb::arg("threads") = 0)
         .def("logits", &BoundExecutor::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
         .def("sample", &BoundExecutor::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
              nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(),

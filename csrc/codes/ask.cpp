@@ -17,7 +17,11 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kNarrow = 0.5f;        // of radii that may fail: how far below its estimate a class is expected to be at worst
 constexpr int64_t kHeads = 128;        // classes of a query that are scored exactly for its normaliser, about
+constexpr int64_t kHeadsOfEntropy = 192;
 constexpr double kMostPoints = 2048;   // that fall during a scan: who needs more draws them later
+constexpr double kMostOfEntropy = 8192;
+constexpr double kOfSquares = 0.4;       // of the guess of the mean of X^2, for an entropy: it is too large
+constexpr double kSure = 0.8;           // of the others' mass by some of the tiles
 constexpr double kMorePoints = 1.15;   // than are expected to be needed: to draw later takes a scan's time for each
 constexpr float kMuchLess = 0.95f;     // of a rate: what other threads are told
 constexpr double kBelow = 1 - 0x1p-10;  // of what is known during a scan: roundings of sums in another order
@@ -84,14 +88,13 @@ struct Scan {
 
     void take_masses(int thread, int64_t q, int64_t tile, const float* est, float part) {
         alignas(64) float mass[kTile], shared[kTile];
-        float sums[2];
         CodeMasses& own = masses[q];
         Found& to = own_found(thread, q);
         alignas(64) float linked[kTile];
         est = exponent.of(est, all.queries[q], linked);
-        uint64_t heads = codes.scan->masses(est, codes.shares(tile), exponent.scale, own.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
-        const CodeMasses::Sum sum{sums[0], sums[1], part};
-        own.sums[tile] = sum;
+        CodeMasses::Sum& sum = own.sums[tile];
+        CodeMasses::Spread* spread = question.entropy ? &own.spreads[tile] : nullptr;
+        uint64_t heads = masses_of_tile(exponent, question, q, tile, est, part, own.edge, own.lift, mass, shared, &sum, spread);
         if (heads != 0) {
             for (; heads != 0; heads &= heads - 1) {
                 const int i = __builtin_ctzll(heads);
@@ -105,7 +108,7 @@ struct Scan {
 
     // Points are dropped at the rate that a known mass needs, or at a larger one.
     void lower_rate(int64_t q, double mass) {
-        const auto now = static_cast<float>(masses[q].rate(mass * kBelow) * (1 + 0x1p-20));
+        const auto now = static_cast<float>(masses[q].rate(masses[q].sure + mass * kBelow) * (1 + 0x1p-20));
         float old = rate[q].load(std::memory_order_relaxed);
         if (now > kMuchLess * old) return;
         while (now < old && !rate[q].compare_exchange_weak(old, now, std::memory_order_relaxed)) {}
@@ -156,7 +159,7 @@ struct Scan {
                 parts[(group.first + q) * tiles + tile / step] = part[q];
             }
         });
-        const auto rank = static_cast<size_t>(std::max<int64_t>(2, kHeads / step));
+        const auto rank = static_cast<size_t>(std::max<int64_t>(2, (question.entropy ? kHeadsOfEntropy : kHeads) / step));
         run_parallel(n < 2 * threads ? 1 : threads, [&, next = std::make_shared<Turns<int64_t>>()](int) {
             for (int64_t q = (*next)++; q < n; q = (*next)++) learn_edge(q, &seen[q * tiles * kTile], &parts[q * tiles], tiles, step, rank);
         });
@@ -174,19 +177,27 @@ struct Scan {
         CodeMasses& query = masses[q];
         query.edge = std::max(best.front(), -1e30f);
         if (!(question.delta > 0)) return;
-        double mass = 0, gaps = 0;
+        double mass = 0, gaps = 0, moment = 0, leaning = 0;
         for (int64_t t = 0; t < tiles; ++t) {
             alignas(64) float each[kTile], shared[kTile];
-            float sums_of[2];
+            float sums_of[2], more[3];
             codes.scan->masses(seen + t * kTile, codes.shares(t * step), exponent.scale, query.edge, ~uint64_t{0}, each, shared, sums_of);
             mass += sums_of[0], gaps += CodeMasses::Sum{sums_of[0], sums_of[1], parts[t]}.gap();
+            if (!question.entropy) continue;
+            codes.scan->surprisals(seen + t * kTile, exponent.scale, query.edge, 0, each, shared, more);
+            moment += more[0], leaning += parts[t] * (more[1] + 0.5 * parts[t] * sums_of[1]);
         }
         const auto times = static_cast<double>(step);
-        if (!(gaps > 0) || !std::isfinite(gaps)) return;
-        query.expect(mass * times, gaps * times, question.eps, question.delta / 4, codes.rows->vocab, kMostPoints);
         double heads = 0;  // some of those that the scan is going to find
-        for (float one : best) heads += std::exp(std::min(80.f, (one - query.edge) * exponent.scale));
-        query.once *= kMorePoints, query.squared *= kMorePoints;
+        for (float one : best) {
+            const double y = std::max(-80.f, std::min(80.f, (one - query.edge) * exponent.scale));
+            heads += std::exp(y), moment += y * std::exp(y);
+        }
+        if (question.entropy) query.lift = std::fabs(moment / (mass + heads)) + 1, query.guessed = (mass + heads) * times, query.sure = kSure * mass * times;
+        if (!(gaps > 0) || !std::isfinite(gaps)) return;
+        query.expect(mass * times, gaps * times, (question.entropy ? query.lift * gaps + leaning : gaps) * times, question.eps, question.delta / 4, codes.rows->vocab,
+                     question.entropy ? kMostOfEntropy : kMostPoints);
+        query.once *= kMorePoints, query.squared *= question.entropy ? kOfSquares : kMorePoints;
         rate[q].store(static_cast<float>(query.most));
         lower_rate(q, heads);
         query.key = key_of(all.queries[q].hidden, codes.rows->dim, question.seed);
@@ -224,7 +235,14 @@ void scan_fully(const Codes& codes, const double* hidden, const std::vector<int6
             if (question.mask != nullptr && question.mask_per_row) mask.insert(mask.end(), question.mask + row * vocab, question.mask + (row + 1) * vocab);
         }
         if (!mask.empty()) asked.mask = mask.data();
-        std::vector<Answer> found = ask(*codes.rows, some.data(), static_cast<int64_t>(n), asked, true);
+        std::vector<Answer> found(n);
+        if (question.entropy) {  // in float64
+            std::vector<int64_t> each(n);
+            std::iota(each.begin(), each.end(), 0);
+            finish(*codes.rows, some.data(), each, asked, found);
+        } else {
+            found = ask(*codes.rows, some.data(), static_cast<int64_t>(n), asked, true);
+        }
         for (size_t i = 0; i < n; ++i) {
             Answer& answer = answers[left[start + i]];
             found[i].rows += answer.rows;
@@ -263,6 +281,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     for (int64_t q = 0; q < n; ++q) {
         scan.threshold[q].store(std::numeric_limits<float>::lowest());
         if (sums) scan.masses[q].sums.resize(codes.count);
+        if (question.entropy) scan.masses[q].spreads.resize(codes.count);
     }
     scan.run();
     std::vector<uint8_t> open(n);
@@ -291,7 +310,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
             }
             if (flooded) masses.draws.clear();
             std::sort(masses.heads.begin(), masses.heads.end(), [](const CodeHead& a, const CodeHead& b) { return a.id < b.id; });
-            done = normaliser_of_codes(codes, all, q, question, masses, delta / 4, inside, answer);
+            done = (question.entropy ? entropy_of_codes : normaliser_of_codes)(codes, all, q, question, masses, delta / 4, inside, answer);
         }
         if (!sums) {  // that of the classes in the answer: a lower bound
             answer.lse = -kInf;

@@ -17,17 +17,13 @@ namespace {
 
 constexpr double kSumError = 0x1p-17;  // of sums of masses in float32, relatively
 
-// What a class of a tile is drawn as.
-struct Drawn {
-    int32_t id, times;
-    double mass, gap;
-};
+}  // namespace
 
-// The classes on whose gaps some points fall, which ascend.
-std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, const Exponent& exponent,
-                              const std::vector<double>& before, const std::vector<double>& points) {
+std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double lift,
+                                  const std::vector<double>& before, const std::vector<double>& points) {
     const CodeGroup alone = all.alone(codes, q);
-    std::vector<Drawn> found;
+    const Exponent exponent(codes, question.beta);
+    std::vector<CodeDrawn> found;
     alignas(64) float est[kTile], linked[kTile], mass[kTile], shared[kTile];
     int64_t tile = -1, next = 0;
     int place = 0;
@@ -38,8 +34,10 @@ std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int6
         if (in != tile) {
             tile = in, place = 0, sum = before[tile];
             codes.scan->estimate(codes.tile(tile), codes.layout, alone.passes.data(), static_cast<int>(alone.passes.size()), 1, true, est);
-            float sums[2];
-            codes.scan->masses(exponent.of(est, all.queries[q], linked), codes.shares(tile), exponent.scale, masses.edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
+            CodeMasses::Sum sum_of;
+            CodeMasses::Spread spread;
+            masses_of_tile(exponent, question, q, tile, exponent.of(est, all.queries[q], linked), masses.sums[tile].part, masses.edge, lift, mass, shared, &sum_of,
+                           lift > 0 ? &spread : nullptr);
         }
         const double part = masses.sums[tile].part;
         int last = -1;
@@ -59,8 +57,6 @@ std::vector<Drawn> find_drawn(const Codes& codes, const PreparedCodes& all, int6
     }
     return found;
 }
-
-}  // namespace
 
 bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
                          Answer& answer) {
@@ -107,16 +103,16 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     double estimated = mass, draws = 0;
     for (const CodeHead& head : masses.heads) estimated += head.mass;
     for (uint32_t round = 0; round < 16; ++round) {
-        std::vector<Drawn> drawn;
+        std::vector<CodeDrawn> drawn;
         if (round == 0) {  // what fell during the scan: how many knows nothing of what they fell on
             const double rate = masses.rate(estimated);
             for (const CodeDraw& point : masses.draws)
                 if (point.mark < rate) drawn.push_back({point.id, 1, point.mass, point.gap});
-            std::sort(drawn.begin(), drawn.end(), [](const Drawn& a, const Drawn& b) { return a.id < b.id; });
+            std::sort(drawn.begin(), drawn.end(), [](const CodeDrawn& a, const CodeDrawn& b) { return a.id < b.id; });
         } else {
             if (!(static_cast<double>(answer.rows) + draws < static_cast<double>(most_scored(codes)))) return false;
             const auto wanted = static_cast<int64_t>(std::max(0.0, draws)) + 16;
-            drawn = find_drawn(codes, all, q, question, masses, exponent, before, sorted_points(*e.kernels, masses.key, round, wanted, gaps));
+            drawn = find_drawn(codes, all, q, question, masses, 0, before, sorted_points(*e.kernels, masses.key, round, wanted, gaps));
         }
         rows.resize(drawn.size());
         for (size_t i = 0; i < drawn.size(); ++i) rows[i] = {drawn[i].id, 0};

@@ -110,20 +110,55 @@ struct CodeMasses {
         double gap() const { return shared > 0 ? static_cast<double>(shared) * part : 0; }
     };
     std::vector<Sum> sums;        // [tiles]
+    // Of an entropy, whose gaps are weighted (codes/entropy.cpp): the weight of a class at the edge, and what other weights are made of.
+    double lift = 0, guessed = 1, sure = 0;  // and guesses: of the mass of all classes, and of most of what the others have beside the heads
+    struct Spread {
+        float moment, leaning, shared;  // sums of mass * y, of -y * share * mass, of share * mass; y is the exponent of the mass
+    };
+    std::vector<Spread> spreads;  // [tiles], or none
     std::vector<CodeHead> heads;  // rising
     std::vector<CodeDraw> draws;
 
-    double rate(double known) const { return std::min(most, (once + squared / known) / known); }
-    // Where intervals of `gaps` around `mass` are expected, and a bet within `aim`.
-    void expect(double mass, double gaps, double aim, double delta, int64_t vocab, double most_points) {
+    // Falls as more is known. Weights of an entropy are by a guess of c, which is log S at most: with an S that is larger than was guessed, it is.
+    double rate(double known) const {
+        const double more = lift > 0 ? std::max(1.0, std::min(known / guessed, std::log(known) / lift)) : 1;
+        return std::min(most, (once + squared * more / known) / known * more);
+    }
+    // Where intervals of `gaps` around `mass` are expected, and a bet within `aim` on gaps that are `weighed` in all.
+    void expect(double mass, double gaps, double weighed, double aim, double delta, int64_t vocab, double most_points) {
         // A guess of the mean of X^2 by errors that use a part of their radii.
         const double wide = std::log1p(gaps / mass), used = wide / kappa_of(2.0 * static_cast<double>(vocab), delta), largest = std::expm1(wide);
         const double square = (std::exp(2 * used * used) - 2 * std::exp(used * used / 2) + 1) / (largest * largest);
         const double odds = 1.9 * (std::log(2 / delta) + 0.8);  // as draws_for has them
-        once = odds * 0.5 / aim, squared = odds * std::min(0.1, std::max(2e-4, square)) * gaps / (aim * aim);
-        most = most_points / gaps;
+        once = odds * 0.5 / aim, squared = odds * std::min(0.1, std::max(2e-4, square)) * weighed / (aim * aim);
+        most = most_points / weighed;
     }
 };
+
+// The masses of a tile's classes and shares of them, and their sums; returns which are heads. Of an entropy shares are weighted, by the
+// weight that a class at the edge has without its tile's part, and their plain sums are in `spread`.
+inline uint64_t masses_of_tile(const Exponent& exponent, const Question& question, int64_t q, int64_t tile, const float* est, float part, float edge, double lift,
+                               float* mass, float* shared, CodeMasses::Sum* sum, CodeMasses::Spread* spread) {
+    const Codes& codes = exponent.codes;
+    float sums[2];
+    const uint64_t heads = codes.scan->masses(est, codes.shares(tile), exponent.scale, edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
+    *sum = {sums[0], sums[1], part};
+    if (spread == nullptr) return heads;
+    float of[3];
+    codes.scan->surprisals(est, exponent.scale, edge, static_cast<float>(lift) + 0.5f * part, mass, shared, of);
+    *spread = {of[0], of[1], sums[1]};
+    sum->shared = of[2];
+    return heads;
+}
+
+// What a class is drawn as.
+struct CodeDrawn {
+    int32_t id, times;
+    double mass, gap;
+};
+// codes/normaliser.cpp: the classes on whose gaps some points fall, which ascend
+std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double lift,
+                                  const std::vector<double>& before, const std::vector<double>& points);
 
 // codes/ids.cpp: the k best; false where so many classes are left open that a full scan is better
 bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,
@@ -131,6 +166,9 @@ bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, cons
 // codes/normaliser.cpp: the normaliser; false where a full scan is better
 bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
                          Answer& answer);
+// codes/entropy.cpp: the entropy, and the normaliser on the way; false where a full scan is better
+bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
+                      Answer& answer);
 
 // How many of the classes may be scored one by one before a full scan is better: rows that are fetched in no order take about four
 // times as long as rows that are read in one go.

@@ -21,7 +21,7 @@ struct Better {
 
 // What a piece of the rows says of one query.
 struct Own {
-    double shift = -kInf, sum = 0;
+    double shift = -kInf, sum = 0, moment = 0;  // of exp(f - shift), and of f - shift times that
     Largest<Scored, Better> best;
 };
 
@@ -40,10 +40,20 @@ double add_exps(const Executor& e, const Question& question, const double* z, in
     }
     if (top == -kInf) return top;
     if (top > own.shift) {
-        own.sum *= own.shift == -kInf ? 0 : std::exp(own.shift - top);
+        const double fade = own.shift == -kInf ? 0 : std::exp(own.shift - top);
+        own.moment = fade > 0 ? (own.moment + own.sum * (own.shift - top)) * fade : 0;
+        own.sum *= fade;
         own.shift = top;
     }
-    own.sum += e.kernels->sum_exps(f, count, own.shift);
+    if (!question.entropy) {
+        own.sum += e.kernels->sum_exps(f, count, own.shift);
+        return most;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        const double mass = std::exp(f[i] - own.shift);
+        own.sum += mass;
+        if (mass > 0) own.moment += mass * (f[i] - own.shift);
+    }
     return most;
 }
 
@@ -118,7 +128,7 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
     });
     for (size_t q = 0; q < n; ++q) {
         Answer& answer = answers[rows[q]];
-        double shift = -kInf, sum = 0;
+        double shift = -kInf, sum = 0, moment = 0;
         answer.best.clear();
         for (int64_t piece = 0; piece < all; ++piece) {
             const Own& own = each[piece * n + q];
@@ -127,7 +137,10 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         }
         for (int64_t piece = 0; piece < all; ++piece) {
             const Own& own = each[piece * n + q];
-            if (own.shift > -kInf) sum += own.sum * std::exp(own.shift - shift);
+            if (!(own.shift > -kInf)) continue;
+            const double fade = std::exp(own.shift - shift);
+            sum += own.sum * fade;
+            moment += (own.moment + own.sum * (own.shift - shift)) * fade;
         }
         if (static_cast<int64_t>(answer.best.size()) > k) {
             std::nth_element(answer.best.begin(), answer.best.begin() + k, answer.best.end(), orders[q]);
@@ -138,6 +151,10 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
         // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
         answer.error = dot_error(e, hidden + rows[q] * e.dim) + 0x1p-52 * (static_cast<double>(e.vocab) + 16 + 4 * std::fabs(shift));
+        if (question.entropy) {  // a logit's error moves it by p |log p + entropy| times that
+            answer.entropy = sum > 0 ? std::max(0.0, std::log(sum) - moment / sum) : 0;
+            answer.error *= 1 + 2 * answer.entropy;
+        }
         answer.proved = true;
         if (all_zero(e, hidden + rows[q] * e.dim)) continue;
         answer.rows += e.vocab;

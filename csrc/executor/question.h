@@ -24,6 +24,7 @@ struct Question {
     uint64_t seed = 0;  // of those rows
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
     bool mask_per_row = false, keep = false;
+    bool entropy = false;  // is asked for, within eps, with the normaliser; it and `error` are in the answer
     bool weighs_first = false;  // of a batch: what its first queries took says how the others are read
     int threads = 1;
 };
@@ -47,6 +48,7 @@ struct Interval {
 struct Answer {
     std::vector<Scored> best;
     double lse = 0, error = kInf;
+    double entropy = 0;  // where it was asked for: the error is its own
     bool proved = false, dense = false;
     int64_t rows = 0;
     double bytes = 0;

@@ -26,7 +26,7 @@ template <int Bits> inline void dots(Sum& sum, Q codes, Q x) {
 }  // namespace
 
 const ScanKernels* avx2_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, linked, rotate};
+    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
     return &all;
 }
 

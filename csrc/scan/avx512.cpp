@@ -48,7 +48,7 @@ constexpr int AT_ONCE(int lanes) { return lanes <= 4 ? 4 : 2; }
 }  // namespace
 
 const ScanKernels* avx512_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, linked, rotate};
+    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
     return &all;
 }
 

@@ -93,6 +93,20 @@ void linked(const float* est, float add, Link link, float* out) {
     }
 }
 
+void surprisals(const float* est, float beta, float edge, float lift, const float* mass, float* shared, float sums[3]) {
+    F moment = F{}, leaning = F{}, all = F{};
+    for (int64_t v = 0; v < kTile / LANES; ++v) {
+        const F y = vmin(vmax((load(est + v * LANES) - edge) * beta, splat(-88.f)), F{}), part = load(shared + v * LANES), weighed = part * (splat(lift) - y);
+        moment += load(mass + v * LANES) * y;
+        leaning -= part * y;
+        all += weighed;
+        store(shared + v * LANES, weighed);
+    }
+    sums[0] = sum_lanes(moment);
+    sums[1] = sum_lanes(leaning);
+    sums[2] = sum_lanes(all);
+}
+
 typedef double D __attribute__((vector_size(LANES * 4)));  // half as many as of floats
 typedef float HalfF __attribute__((vector_size(LANES * 2)));
 constexpr int64_t kProducts = 8;  // that are summed in float32 before they join a sum in float64

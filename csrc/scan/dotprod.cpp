@@ -21,7 +21,7 @@ inline I total(Sum sum) { return (I)sum; }
 }  // namespace
 
 const ScanKernels* dotprod_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, linked, rotate};
+    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
     return &all;
 }
 

@@ -28,7 +28,7 @@ inline I total(const Sum& sum) { return (I)vpaddq_s32(sum.near, sum.far); }
 }  // namespace
 
 const ScanKernels* neon_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, linked, rotate};
+    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
     return &all;
 }
 

@@ -47,7 +47,7 @@ void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* pas
 }  // namespace
 
 const ScanKernels* portable_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, linked, rotate};
+    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
     return &all;
 }
 

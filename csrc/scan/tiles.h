@@ -75,6 +75,9 @@ struct ScanKernels {
     // mass = exp(beta * (est - edge)) of the classes with an estimate below `edge`; zeros for the others, and for those that `keep` (one bit
     // each) leaves out; and share * mass. sums: of both. Returns which are at `edge` or above.
     uint64_t (*masses)(const float* est, const float* shares, float beta, float edge, uint64_t keep, float* mass, float* shared, float sums[2]);
+    // What an entropy asks of masses and shares that `masses` made, with y = beta * (est - edge) of each class: share *= lift - y.
+    // sums: of mass * y, of -y times the shares that came, and of those that are left.
+    void (*surprisals)(const float* est, float beta, float edge, float lift, const float* mass, float* shared, float sums[3]);
     // link(est + add), -inf where est is. What float32 may be off is the caller's to add to radii.
     void (*linked)(const float* est, float add, Link link, float* out);
     // Columns first .. stop - 1, multiples of 32, of x [n][width] = d [n][dim] @ rotation [dim][width]: sums of 8 products in float32 are summed in float64.

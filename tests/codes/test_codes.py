@@ -9,60 +9,16 @@ import numpy as np
 import pytest
 
 import headlong as hl
+from coded import SEGMENTS, awkward, gaussian, reader
 from headlong import native
 from headlong.encode.basis import basis_for
 from headlong.encode.segments import by_water_filling, led_by_eight
 from headlong.encode.tiles import STEP, codes_of, packed, quantised, rotation_of, shared
 from headlong.engines.promise_failures import limits
-from headlong.engines.reference.codes import CodesInNumPy, kappa_of, unpacked
-from headlong.plan import CODE_BITS, Dense, Plan, Segment
+from headlong.engines.reference.codes import kappa_of, unpacked
+from headlong.plan import CODE_BITS, Segment
 
 LEVELS = [level for level in native.levels() if level != native.REFERENCE]
-SEGMENTS = (
-    (Segment(0, 19, 8, 2), Segment(19, 51, 3), Segment(51, 100, 1)),
-    (Segment(0, 64, 5), Segment(64, 100, 2)),
-    (Segment(0, 100, 6),),
-)
-
-
-def gaussian(vocab: int, dim: int, seed: int, steep: float = 1.0) -> tuple[hl.Layer, np.ndarray]:
-    """A layer whose columns fall off, with a bias, and hidden vectors."""
-    rng = np.random.default_rng(seed)
-    weight = (rng.standard_normal((vocab, dim)) * np.geomspace(1, 1 / steep, dim)).astype(np.float32)
-    return hl.Layer(weight, rng.standard_normal(vocab).astype(np.float32)), rng.standard_normal((40, dim))
-
-
-def awkward() -> list[tuple[str, hl.Layer, np.ndarray]]:
-    """Layers made to break a bound: nothing of a query, of a row or of their likeness may be assumed."""
-    rng = np.random.default_rng(3)
-    hidden = rng.standard_normal((24, 64))
-    sparse = np.where(rng.random((700, 64)) < 0.03, rng.standard_normal((700, 64)), 0).astype(np.float32)
-    copies = np.repeat(rng.standard_normal((70, 64)), 10, axis=0).astype(np.float32)
-    spiky = rng.standard_normal((700, 64)).astype(np.float32)
-    spiky[:, 5] *= 300
-    plane = (rng.standard_normal((700, 2)) @ rng.standard_normal((2, 64))).astype(np.float32)
-    long = rng.standard_normal((700, 64)).astype(np.float32)
-    long[::50] *= 1000
-    own = rng.standard_normal((700, 64)).astype(np.float32)
-    return [
-        ("sparse rows", hl.Layer(sparse), hidden),
-        ("equal rows", hl.Layer(copies), hidden),
-        ("one large coordinate", hl.Layer(spiky), hidden * np.where(np.arange(64) == 5, 50, 1)),
-        ("rows in a plane", hl.Layer(plane), hidden),
-        ("some long rows", hl.Layer(long), hidden),
-        ("hidden vectors that are rows", hl.Layer(own), own[:24] * 3.0),
-        ("a spike of a query", hl.Layer(own), np.eye(64)[:24] * 40.0),
-    ]
-
-
-def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int = 0):
-    """The native reader at ``level``, the twin in NumPy, and the codes."""
-    codes = codes_of(layer, basis_for(layer, None), segments, seed)
-    assert codes is not None
-    norms = native.row_norms(layer.weight, 1)
-    plan = Plan(None, None, None, (), dense=Dense(batch=0))
-    rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
-    return native.code_reader(rows, codes, level), CodesInNumPy(layer, codes, rows), rows
 
 
 def truth(layer: hl.Layer, hidden: np.ndarray) -> np.ndarray:

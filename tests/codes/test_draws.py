@@ -60,6 +60,17 @@ def test_normalisers_are_within_their_errors_under_every_link(link: Link | None)
     np.testing.assert_array_equal(found.lse, alone)
 
 
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
+def test_entropies_are_within_their_errors_under_every_link(link: Link | None) -> None:
+    engine, hidden = made(link)
+    exponents = logits(engine, hidden) if link is None else link(logits(engine, hidden))
+    share = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    true = -(share * np.log(np.maximum(share, 1e-300))).sum(axis=1)
+    found = engine.entropy(hidden)
+    assert (np.abs(found.entropy - true) <= found.error).all() and (found.error <= 0.0101).all()
+
+
 def test_each_row_may_have_a_rule_of_its_own() -> None:
     engine, hidden = made(None)
     rng = np.random.default_rng(1)

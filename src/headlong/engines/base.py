@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.answers import Cost, LogProb, Lse, Sample, TopK
+from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import RANGES, Asked, aimed, asked, checked_k
@@ -33,6 +33,7 @@ from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
 from headlong.engines.draws import Rules
+from headlong.engines.entropy import DEFAULT
 from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.method import EngineParts, Method, option_names
 from headlong.engines.promise_failures import normalised
@@ -86,10 +87,10 @@ class Engine(Changeable, Common):
             if level == native.REFERENCE
             else native.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
-        rows: native.Executor = self._executor
+        self._rows: native.Executor = self._executor
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
         if plan.codes is not None:
-            self._executor = CodesReader(layer, plan, rows, self._executor, min(promise.delta, MOST_DELTA))
+            self._executor = CodesReader(layer, plan, self._rows, self._executor, min(promise.delta, MOST_DELTA))
         if plan.blocks is not None:
             self._executor = BlockReader(layer, plan, self._executor, float(norms.max()))
         self._path = f"{method.name}/{self._executor.isa}"
@@ -144,9 +145,7 @@ class Engine(Changeable, Common):
         found = TopK(log_probs, ids, logits, lse, error, self._proved(proved, cost[2]), self._cost(*cost))
         return answer_as(found, asked.form)
 
-    def log_prob(
-        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
-    ) -> LogProb:
+    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
         if allowed is not None or exclude is not None:
             return self._log_prob_among(hidden, ids, eps, allowed, exclude)
@@ -186,6 +185,23 @@ class Engine(Changeable, Common):
         )
         return answer_as(Lse(lse, error, self._cost(*cost)), asked.form)
 
+    def entropy(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Entropy:
+        reader = self._executor
+        if not isinstance(reader, CodesReader) or not reader.draws_entropies:
+            return super().entropy(hidden, eps=eps, allowed=allowed, exclude=exclude)
+        self.check_weights()
+        asked = self._asked(hidden, allowed, exclude)
+        aim = aimed(DEFAULT if eps is None and math.isinf(self.promise.eps) else eps, self.promise, asked.form)
+        found, error, lse, *cost = reader.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), self._chance[1])
+        return answer_as(Entropy(found, error, lse, self._cost(*cost)), asked.form)
+
+    def scanned_entropy(self, hidden: Doubles, mask: Any) -> tuple[Any, ...]:
+        if not native.is_native(self._rows):
+            return super().scanned_entropy(hidden, mask)
+        rows: Any = self._rows
+        found: tuple[Any, ...] = rows.entropy(hidden, mask, native.threads(self._threads))
+        return found
+
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         asked = self._asked(hidden, allowed, exclude)
         check_some_left(asked.mask)
@@ -195,7 +211,12 @@ class Engine(Changeable, Common):
             found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_listed(answer))
             return answer_as(found, asked.form)
         ids, logits, score, proved, *cost = self._executor.sample(
-            asked.hidden, *filters[:-1], asked.mask, self._dense(asked), native.threads(self._threads), filters.class0,
+            asked.hidden,
+            *filters[:-1],
+            asked.mask,
+            self._dense(asked),
+            native.threads(self._threads),
+            filters.class0,
             *self._chance,
         )
         return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.form)

@@ -30,7 +30,7 @@ class CodesReader:
         level = native.isa()
         self.native = level != native.REFERENCE
         self.codes: Any = native.code_reader(rows, plan.codes, level) if self.native else CodesInNumPy(layer, plan.codes, rows)
-        self.isa, self.logits = beneath.isa, beneath.logits
+        self.isa, self.logits, self.draws_entropies = beneath.isa, beneath.logits, self.native
 
     @property
     def capsule(self) -> Any:
@@ -76,4 +76,9 @@ class CodesReader:
         k = np.array(top_k, np.int64)
         rest = mask, threads, class0, self.delta, chance
         found: Answer = self.codes.sample_each(hidden, n, doubles[0], k, *doubles[1:], *noise, *rest)
+        return found
+
+    def entropy(self, hidden: Doubles, eps: float, mask: Mask, threads: int, seed: int) -> Answer:
+        """``entropy, error, lse, rows, bytes, dense [batch]``."""
+        found: Answer = self.codes.entropy(hidden, eps, mask, threads, self.delta, seed)
         return found

@@ -29,7 +29,7 @@ from headlong.engines.arguments import RANGES, aimed, checked_eps, checked_filte
 from headlong.engines.class_masks import class_mask
 from headlong.engines.direct_call import Direct
 from headlong.engines.draws import rules_of
-from headlong.engines.entropy import entropy
+from headlong.engines.entropy import entropy, scanned
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.promise_failures import ROUNDING, Check, Progress, check, float64_error, longest_row, normalised
 from headlong.engines.ranked import ranked
@@ -265,9 +265,14 @@ class Common(ABC):
     def entropy(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Entropy:
         """``-sum_i p_i log p_i`` of each row, in nats: within ``eps`` (None: what is promised), and ``error`` says how near.
 
-        Rows whose mass is spread over many classes are scanned in full: see ``engines/entropy.py``.
+        Engines with rotated codes (those with calibration vectors) draw rows until it is, as for ``lse``; others scan rows in
+        full whose mass is spread over many classes, and ``cost.dense`` says so.
         """
         return entropy(self, hidden, eps, allowed, exclude)
+
+    def scanned_entropy(self, hidden: Doubles, mask: Any) -> tuple[Any, ...]:
+        """``entropy, error, lse, rows, bytes, dense [n]`` by a full scan."""
+        return scanned(self, hidden, mask)
 
     def ranked(
         self,

@@ -5,7 +5,8 @@
     m (lse - f_k)  <=  tail  <=  m log((n - k) / m)      m: the tail's mass, at most p_k to a class, at most even
 
 and a normaliser that is off by ``e`` moves the head by at most ``e`` times ``sum_i p_i |1 - (lse - f_i)|``. Rows for which
-that is wider than ``eps`` are scanned in full, and their ``cost`` says so.
+that is wider than ``eps`` are scanned in full, and their ``cost`` says so. This is what engines do that have no rotated codes;
+``csrc/codes/entropy.cpp`` has what those do.
 """
 
 from __future__ import annotations
@@ -41,13 +42,11 @@ def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: 
     middle, error = bounds(top, np.broadcast_to(left, len(call.hidden)))
     lse, rows, read, dense = top.lse.copy(), top.cost.rows.copy(), top.cost.bytes.copy(), top.cost.dense.copy()
     open_ = np.flatnonzero(~(error <= aim))
-    step = max(1, AT_ONCE // engine.layer.vocab)
-    for part in (open_[start : start + step] for start in range(0, len(open_), step)):
-        mask = None if call.mask is None else call.mask[part % len(call.mask)]
-        middle[part], error[part], lse[part] = scanned(engine, call.hidden[part], mask)
-        rows[part] += engine.layer.vocab
-        read[part] += engine.layer.vocab * engine.layer.dim * 4.0 / len(part)
-        dense[part] = True
+    if len(open_):
+        mask = None if call.mask is None else np.ascontiguousarray(call.mask[open_ % len(call.mask)])
+        middle[open_], error[open_], lse[open_], more, of_bytes, dense[open_] = engine.scanned_entropy(call.hidden[open_], mask)
+        rows[open_] += more
+        read[open_] += of_bytes
     cost = Cost(rows, read, dense, top.cost.path)
     return answer_as(Entropy(middle, error, lse, cost), call.form)
 
@@ -73,8 +72,19 @@ def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
     return head + (low + high) / 2, (high - low) / 2 + moved + rounding
 
 
-def scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, Doubles, Doubles]:
-    """``entropy, error, lse [n]`` from every logit in float64."""
+def scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Any, ...]:
+    """``entropy, error, lse, rows, bytes, dense [n]`` from every logit in float64, some rows at a time."""
+    count, vocab = len(hidden), engine.layer.vocab
+    step = max(1, AT_ONCE // vocab)
+    parts = [slice(start, start + step) for start in range(0, count, step)]
+    masks = [None if mask is None else mask[part] for part in parts]
+    found = [_scanned(engine, hidden[part], some) for part, some in zip(parts, masks, strict=True)]
+    read = np.full(count, vocab * engine.layer.dim * 4.0 / min(step, count))
+    columns = (np.concatenate(column) for column in zip(*found, strict=True))
+    return (*columns, np.full(count, vocab), read, np.ones(count, bool))
+
+
+def _scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, Doubles, Doubles]:
     logits, log_probs = engine.every_class(hidden)
     link = getattr(engine.layer, "link", None)
     best = np.argmax(logits, axis=1)[:, None]
