@@ -180,8 +180,12 @@ def languages() -> str:
 def token_times() -> str:
     """Medians of calls in a loop, one query each."""
     runs = json.loads((RESULTS / "hierarchical-times.json").read_text(encoding="utf-8"))["runs"]
-    found = [(run["layer"], name, f"{parts[1]:.3f}") for run in runs for name, parts in run["milliseconds"].items()]
-    return markdown(("layer", "method", "ms"), found)
+    flat, found = ("torch fp32", "svd, D/8, V/10", "cascade"), []
+    for run in runs:
+        medians = {name: f"{parts[1]:.3f}" for name, parts in run["milliseconds"].items()}
+        others = "; ".join(f"{name} {median}" for name, median in medians.items() if name not in flat)
+        found.append((run["layer"], *(medians[name] for name in flat), others))
+    return markdown(("layer", *flat, "heads"), found)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
