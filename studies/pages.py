@@ -168,10 +168,31 @@ def hierarchical(part: str = "") -> str:
     return markdown(("head", "perplexity", "of the ten best", "rows read"), found)
 
 
+def languages() -> str:
+    """A tree that people use, asked about lines of a known language."""
+    found = [
+        (line["setting"]["language"], f"{got['lines']:.0f}", f"{got['right']:.1%}", f"{got['top10']:.4g}", f"{got['rows']:.3g}")
+        for line in rows("vlasova-softmax.languages") for got in (line["got"],)
+    ]  # fmt: skip
+    return markdown(("language", "lines", "right", "of the ten best", "of 175 nodes read"), found)
+
+
+def token_times() -> str:
+    """Medians of calls in a loop, one query each."""
+    runs = json.loads((RESULTS / "hierarchical-times.json").read_text(encoding="utf-8"))["runs"]
+    flat, found = ("torch fp32", "svd, D/8, V/10", "cascade"), []
+    for run in runs:
+        medians = {name: f"{parts[1]:.3f}" for name, parts in run["milliseconds"].items()}
+        others = "; ".join(f"{name} {median}" for name, median in medians.items() if name not in flat)
+        found.append((run["layer"], *(medians[name] for name in flat), others))
+    return markdown(("layer", *flat, "heads"), found)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "study-counts": study_counts, "papers": tables,
     "provenance": provenance, "adaptive-rates": adaptive_rates, "adaptive-authors": authors, "svd": svd,
     "experts": experts, "heads": heads, "heads-run": heads_run,
+    "languages": languages, "token-times": token_times,
     "hierarchical": hierarchical, "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"),
     **{f"printed-{STUDIES[paper].page}": partial(printed, paper) for paper in STUDIES},
 }  # fmt: skip

@@ -19,7 +19,7 @@ HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = (
-    "errors", "cached_attribute", "dtypes", "arrays", "links", "promise", "answers", "plan", "store", "layers",
+    "errors", "cached_attribute", "dtypes", "arrays", "packed_rows", "links", "promise", "answers", "plan", "store", "layers",
 )  # fmt: skip
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
@@ -39,7 +39,7 @@ LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
     "number_checks": {"errors"},
-    "native": {"errors", "dtypes", "arrays", "plan", "numpy", "_native"},
+    "native": {"errors", "dtypes", "arrays", "packed_rows", "plan", "numpy", "_native"},
     "previews": CORE | {"native"},
     "previews/blocks": CORE | {"native", "previews"},
     "encode": CORE | {"native", "previews", "previews/blocks"},
@@ -78,7 +78,7 @@ LAW: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 FILES = {"bench/real_layers.py": {"implicit", "scipy", "sklearn"}, "demo/language_model.py": {"torch", "transformers"},
-    "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"}, "layers/gguf_file.py": {"gguf"},
+    "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"}, "packed_rows.py": {"gguf"},
 }  # fmt: skip
 """Files with a package of their own: a GPU's memory, GGUF files."""
 OPTIONAL = {"torch", "matplotlib", "transformers", "scipy", "gguf", "llama_cpp", *SEARCHING}

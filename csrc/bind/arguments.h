@@ -27,13 +27,6 @@ inline void check(bool good, const char* what) {
     if (!good) throw std::invalid_argument(what);
 }
 
-inline Kind kind_of(const std::string& name) {
-    if (name == "float32") return Kind::f32;
-    if (name == "float16") return Kind::f16;
-    check(name == "bfloat16", "kind must be float32, float16 or bfloat16");
-    return Kind::bf16;
-}
-
 // Where a name stands in a list of them; the enum that the list names has the same order.
 template <typename Enum, size_t N>
 Enum enum_of(const std::string& name, const char* const (&names)[N], const char* what) {
@@ -42,12 +35,37 @@ Enum enum_of(const std::string& name, const char* const (&names)[N], const char*
     throw std::invalid_argument(what);
 }
 
+inline Kind kind_of(const std::string& name) { return enum_of<Kind>(name, kKinds, "rows are stored in a kind that is not known"); }
+
 inline LinkForm link_form(const std::string& name) { return enum_of<LinkForm>(name, kLinkForms, "a link is affine, softcap, table or gss"); }
 
 inline const void* weight_of(const AnyArray& array, Kind kind) {
     check(array.ndim() == 2, "weight must be [vocab, dim]");
     check(array.itemsize() == static_cast<size_t>(item_bytes(kind)), "weight's item size does not fit its kind");
     return array.data();
+}
+
+// A layer's rows of any kind. Those in blocks of codes are bytes.
+struct StoredRows {
+    const void* data;
+    Kind kind;
+    int64_t vocab, dim;
+
+    const char* row(int64_t i) const { return static_cast<const char*>(data) + i * row_bytes(kind, dim); }
+};
+
+inline StoredRows rows_of(const AnyArray& array, const std::string& name) {
+    const Kind kind = kind_of(name);
+    const auto shape = [&](int axis) { return static_cast<int64_t>(array.shape(axis)); };
+    if (!in_blocks_of_codes(kind)) {
+        const void* rows = weight_of(array, kind);
+        return {rows, kind, shape(0), shape(1)};
+    }
+    check(array.ndim() == 2 && array.itemsize() == 1, "rows in blocks of codes are bytes [vocab, bytes]");
+    const BlockSize size = block_size(kind);
+    const int64_t dim = size.weights == 0 ? shape(1) - size.bytes : shape(1) / size.bytes * size.weights;
+    check(dim > 0 && row_bytes(kind, dim) == shape(1), "a row has whole blocks of codes");
+    return {array.data(), kind, shape(0), dim};
 }
 
 // Add the descent and the widening of hidden vectors to the module.

@@ -35,10 +35,8 @@ class BoundBlocks {
         b_.kernels = kernels_for(isa.c_str());
         check(b_.kernels != nullptr, "this CPU does not have that instruction set");
         b_.looks = looks_for(b_.kernels->isa);
-        b_.kind = kind_of(name);
-        b_.weight = weight_of(weight, b_.kind);
-        b_.vocab = static_cast<int64_t>(weight.shape(0));
-        b_.dim = static_cast<int64_t>(weight.shape(1));
+        const StoredRows rows = rows_of(weight, name);
+        b_.weight = rows.data, b_.kind = rows.kind, b_.vocab = rows.vocab, b_.dim = rows.dim;
         check(!bias || static_cast<int64_t>(bias->size()) == b_.vocab, "bias [vocab]");
         check(static_cast<int64_t>(mean.size()) == b_.dim && (!centre || centre->size() == mean.size()), "mean, centre [dim]");
         b_.bias = bias ? bias->data() : nullptr;

@@ -8,6 +8,7 @@
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
 #include "encode/task.h"
+#include "kernels/any_rows.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
 #include "runtime/shared_work.h"
@@ -29,10 +30,9 @@ T* place_of(nb::handle array, int64_t size) {
 void encode_into(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles centre, Doubles mean, Floats back,
                  int64_t columns, nb::sequence groups, nb::tuple result, nb::tuple limits, int threads, const std::string& isa) {
     EncodeTask task;
-    task.kind = kind_of(name);
-    task.weight = weight_of(weight, task.kind);
-    task.vocab = static_cast<int64_t>(weight.shape(0)), task.dim = static_cast<int64_t>(weight.shape(1));
-    const size_t dim = weight.shape(1);
+    const StoredRows rows = rows_of(weight, name);
+    task.weight = rows.data, task.kind = rows.kind, task.vocab = rows.vocab, task.dim = rows.dim;
+    const size_t dim = static_cast<size_t>(task.dim);
     check(centre.size() == dim && mean.size() == dim && back.size() == dim * dim, "centre, mean [dim], back [dim, dim]");
     check(!bias || bias->size() == weight.shape(0), "bias must be [vocab]");
     check(0 < columns && columns <= task.dim, "columns must be 1 to dim");
@@ -61,13 +61,12 @@ void encode_into(AnyArray weight, const std::string& name, std::optional<Floats>
 
 // <row, x_q> for all rows and a few queries, [n][vocab], in float64.
 void products_into(AnyArray weight, const std::string& name, Doubles hidden, Place<double> out, int threads, const std::string& isa) {
-    const Kind kind = kind_of(name);
-    const char* rows = static_cast<const char*>(weight_of(weight, kind));
-    const int64_t vocab = static_cast<int64_t>(weight.shape(0)), dim = static_cast<int64_t>(weight.shape(1));
+    const StoredRows rows = rows_of(weight, name);
+    const int64_t vocab = rows.vocab, dim = rows.dim;
     check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == dim, "hidden must be [n, dim]");
     check(out.size() == hidden.shape(0) * weight.shape(0), "out must be [n, vocab]");
     const int n = static_cast<int>(hidden.shape(0));
-    const int64_t wide = (dim + kWide - 1) / kWide * kWide, item = dim * item_bytes(kind);
+    const int64_t wide = (dim + kWide - 1) / kWide * kWide;
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
     unlocked([&] {
@@ -79,8 +78,8 @@ void products_into(AnyArray weight, const std::string& name, Doubles hidden, Pla
         run_parallel(thread_count(threads), [&](int) {
             Scratch<double> scratch(static_cast<size_t>(at_once * wide));
             for (int64_t first = next.fetch_add(at_once); first < vocab; first = next.fetch_add(at_once))
-                kernels->dot_block(rows + first * item, kind, dim, std::min(at_once, vocab - first), x.data(), n, scratch.data(),
-                                   out.data() + first, vocab);
+                dot_block(*kernels, rows.row(first), rows.kind, dim, std::min(at_once, vocab - first), x.data(), n, scratch.data(),
+                          out.data() + first, vocab);
         });
     });
 }

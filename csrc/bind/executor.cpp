@@ -42,10 +42,8 @@ class BoundExecutor {
         Executor& e = executor_;
         e.kernels = kernels_for(isa.c_str());
         check(e.kernels != nullptr, "this CPU does not have that instruction set");
-        e.kind = kind_of(kind);
-        e.weight = weight_of(weight, e.kind);
-        e.vocab = static_cast<int64_t>(weight.shape(0));
-        e.dim = static_cast<int64_t>(weight.shape(1));
+        const StoredRows rows = rows_of(weight, kind);
+        e.weight = rows.data, e.kind = rows.kind, e.vocab = rows.vocab, e.dim = rows.dim;
         check(e.vocab > 0 && e.dim > 0, "a layer has at least one class and one coordinate");
         check(e.vocab < (int64_t{1} << 31) - kBlock, "a layer has fewer than 2^31 classes");
         e.padded = in_blocks(e.vocab);
@@ -174,7 +172,7 @@ class BoundExecutor {
             e.dense.slack.push_back({arrays_.back().data()});
             e.dense.terms.push_back({TermKind::one, 0, 0, 0x1p-22, 1});
         }
-        e.dense.bytes = static_cast<double>(e.vocab) * e.dim * item_bytes(e.kind) +
+        e.dense.bytes = static_cast<double>(e.vocab) * e.row_bytes() +
                         static_cast<double>(e.padded) * 4 * (1 + e.dense.slack.size());
     }
 
@@ -194,9 +192,10 @@ class BoundExecutor {
         }
         check(!to.segments.empty(), "a level reads at least one segment");
         if (codes.ndim() == 4) {
+            to.six_bits = words % 4 == 0 && static_cast<int64_t>(codes.shape(1)) == words / 4 * 3;
             check(codes.itemsize() == 1 && static_cast<int64_t>(codes.shape(0)) == e.padded / kBlock &&
-                      static_cast<int64_t>(codes.shape(1)) == words && codes.shape(2) == 64 && codes.shape(3) == 4,
-                  "codes must be [blocks, words, 64, 4] uint8");
+                      (static_cast<int64_t>(codes.shape(1)) == words || to.six_bits) && codes.shape(2) == 64 && codes.shape(3) == 4,
+                  "codes must be [blocks, words, 64, 4] uint8, or three of four words");
             to.codes = static_cast<const uint8_t*>(codes.data());
             to.words = words;
             const Floats scale = nb::cast<Floats>(level[2]);
@@ -204,7 +203,7 @@ class BoundExecutor {
                   "scale must be [segments, padded vocab]");
             to.scale = scale.data();
             keep(scale);
-            if (e.kernels->summed) to.sums = code_sums(to, e.padded);
+            if (e.kernels->summed) to.sums = code_sums(*e.kernels, to, e.padded);
             to.bytes = static_cast<double>(codes.nbytes()) + static_cast<double>(scale.nbytes()) + static_cast<double>(to.sums.size() * 4);
         } else {
             check(codes.ndim() == 2 && codes.dtype() == nb::dtype<float>() && to.segments.size() == 1 &&

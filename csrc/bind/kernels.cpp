@@ -15,6 +15,7 @@
 #include "bind/without_gil.h"
 #include "executor/executor.h"
 #include "executor/query_codes.h"
+#include "kernels/any_rows.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 
@@ -32,23 +33,24 @@ void over_rows(int64_t rows, int threads, const Work& work) {
 }
 
 nb::object row_norms(AnyArray weight, const std::string& name, int threads, const std::string& isa) {
-    const Kind kind = kind_of(name);
-    const char* data = static_cast<const char*>(weight_of(weight, kind));
-    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * item_bytes(kind);
+    const StoredRows rows = rows_of(weight, name);
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
-    std::vector<float> out(vocab);
-    unlocked([&] { over_rows(vocab, thread_count(threads), [&](int64_t r) { out[r] = kernels->row_norm(data + r * bytes, kind, dim); }); });
-    return owned(std::move(out), {static_cast<size_t>(vocab)});
+    std::vector<float> out(rows.vocab);
+    unlocked([&] {
+        over_rows(rows.vocab, thread_count(threads), [&](int64_t r) {
+            with_row(*kernels, rows.row(r), rows.kind, rows.dim, [&](const void* row, Kind kind) { out[r] = kernels->row_norm(row, kind, rows.dim); });
+        });
+    });
+    return owned(std::move(out), {static_cast<size_t>(rows.vocab)});
 }
 
 using CodesOut = nb::ndarray<uint8_t, nb::ndim<4>, nb::numpy, nb::c_contig, nb::device::cpu>;
 
 // `codes`, [blocks, quads, 64, 4], is filled.
 nb::tuple encode_int8(AnyArray weight, const std::string& name, CodesOut codes, int threads, const std::string& isa) {
-    const Kind kind = kind_of(name);
-    const char* data = static_cast<const char*>(weight_of(weight, kind));
-    const int64_t vocab = weight.shape(0), dim = weight.shape(1), bytes = dim * item_bytes(kind);
+    const StoredRows rows = rows_of(weight, name);
+    const int64_t vocab = rows.vocab, dim = rows.dim;
     const int64_t padded = in_blocks(vocab), blocks = padded / kBlock, quads = (dim + 3) / 4;
     const Kernels* kernels = kernels_for(isa.c_str());
     check(kernels != nullptr, "this CPU does not have that instruction set");
@@ -59,7 +61,9 @@ nb::tuple encode_int8(AnyArray weight, const std::string& name, CodesOut codes, 
         over_rows(vocab, thread_count(threads), [&](int64_t r) {
             thread_local std::vector<uint8_t> row;
             row.assign(quads * 4, 128);
-            kernels->encode_row(data + r * bytes, kind, dim, row.data(), &scale[r], &error[r], &peak[r], &size[r]);
+            with_row(*kernels, rows.row(r), rows.kind, dim, [&](const void* from, Kind kind) {
+                kernels->encode_row(from, kind, dim, row.data(), &scale[r], &error[r], &peak[r], &size[r]);
+            });
             uint8_t* to = codes.data() + r / kBlock * quads * 256 + r % kBlock * 4;
             for (int64_t j = 0; j < quads; ++j) std::copy_n(row.data() + j * 4, 4, to + j * 256);
         });

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "kernels/any_rows.h"
 #include "runtime/trace.h"
 #include "sampling/largest_key.h"
 
@@ -196,7 +197,7 @@ void OneQuery::ask(int32_t place) {
     const int64_t id = b_->order[place];
     if (id < 0) return;  // a file may say that there is a record where there is no class
     w_.ids.push_back(id);
-    const int64_t bytes = b_->dim * item_bytes(b_->kind);
+    const int64_t bytes = row_bytes(b_->kind, b_->dim);
     prefetch(static_cast<const uint8_t*>(b_->weight) + id * bytes, bytes);
 }
 
@@ -205,13 +206,13 @@ void OneQuery::settle() {
     if (w_.ids.empty()) return;
     mark("blocks: closer looks");
     w_.z.resize(w_.ids.size());
-    b_->kernels->dot_rows(b_->weight, b_->kind, b_->dim, w_.ids.data(), static_cast<int64_t>(w_.ids.size()), hidden_, w_.z.data());
+    dot_rows(*b_->kernels, b_->weight, b_->kind, b_->dim, w_.ids.data(), static_cast<int64_t>(w_.ids.size()), hidden_, w_.z.data());
     for (size_t i = 0; i < w_.ids.size(); ++i) {
         const double z = b_->bias == nullptr ? w_.z[i] : w_.z[i] + b_->bias[w_.ids[i]];
         keep({b_->names == nullptr ? w_.ids[i] : b_->names[w_.ids[i]], std::isfinite(z) ? z : kNone});
     }
     answer_.rows += static_cast<int64_t>(w_.ids.size());
-    answer_.bytes += static_cast<double>(w_.ids.size()) * static_cast<double>(b_->dim * item_bytes(b_->kind));
+    answer_.bytes += static_cast<double>(w_.ids.size()) * static_cast<double>(row_bytes(b_->kind, b_->dim));
     w_.ids.clear();
     full_ = is_full();
     if (full_) raise(threshold());

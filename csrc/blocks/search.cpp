@@ -279,7 +279,7 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
     if (groups == 1 || threads == 1) work(0);
     else run_parallel(static_cast<int>(std::min<int64_t>(threads, groups)), work);
     if (counted) {  // the answers' rows are read by whoever answers
-        const auto rows = static_cast<double>(k * blocks.dim * item_bytes(blocks.kind));
+        const auto rows = static_cast<double>(k * row_bytes(blocks.kind, blocks.dim));
         for (const SearchResult& answer : answers) blocks.trial.count(answer.bytes - rows, answer.done);
     }
     return answers;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/any_rows.h"
 #include "runtime/pool.h"
 #include "runtime/scratch.h"
 #include "runtime/shared_work.h"
@@ -67,12 +68,14 @@ class Encoder {
 
     void block(int64_t b, Room& room) const {
         const int64_t first = b * kBlock, count = std::min(kBlock, task_.vocab - first), dim = task_.dim;
-        const int64_t item = dim * item_bytes(task_.kind);
+        const int64_t item = row_bytes(task_.kind, dim);
         double base[kBlock] = {}, length[kBlock] = {};
         bool out[kBlock] = {};
         for (int64_t r = 0; r < count; ++r) {
             const char* row = static_cast<const char*>(task_.weight) + (first + r) * item;
-            kernels_.narrow(row, task_.kind, task_.centre, task_.mean, dim, &room.rows[r * stride_], &base[r], &length[r]);
+            with_row(*kernels_for(kernels_.isa), row, task_.kind, dim, [&](const void* from, Kind kind) {
+                kernels_.narrow(from, kind, task_.centre, task_.mean, dim, &room.rows[r * stride_], &base[r], &length[r]);
+            });
             if (task_.bias != nullptr) base[r] += task_.bias[first + r];
             length[r] = std::sqrt(length[r]) * (1 + 1e-12);
         }

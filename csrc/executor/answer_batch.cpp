@@ -4,6 +4,7 @@
 
 #include "executor/look_costs.h"
 #include "executor/verbs.h"
+#include "kernels/any_rows.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 #include "runtime/trace.h"
@@ -192,7 +193,7 @@ void logits(const Executor& e, const double* hidden, int64_t count, const int64_
         for (int64_t start = next.fetch_add(grain); start < count; start = next.fetch_add(grain))
             for (int64_t b = start; b < std::min(count, start + grain); ++b) {
                 double* z = out + b * m;
-                e.kernels->dot_rows(e.weight, e.kind, e.dim, ids + b * m, m, hidden + b * e.dim, z);
+                dot_rows(*e.kernels, e.weight, e.kind, e.dim, ids + b * m, m, hidden + b * e.dim, z);
                 for (int64_t i = 0; e.bias != nullptr && i < m; ++i) z[i] += e.bias[ids[b * m + i]];
                 if (m == 1 || m > kCompared) continue;
                 std::vector<int64_t> falling(m);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "executor/verbs.h"
+#include "kernels/any_rows.h"
 #include "runtime/shared_work.h"
 
 namespace headlong {
@@ -70,7 +71,7 @@ bool best_of(const Executor& e, Look& look, int q, int64_t k, int threads, std::
     score_range(0, sure);
     const auto open = std::partition(all.begin() + sure, all.end(), [&](const Candidate& c) { return c.upper >= best.back().z; });
     const int64_t left = open - (all.begin() + sure);
-    const double share = e.share * static_cast<double>(e.vocab), most = drawn ? share : std::min(share, bearable_hits(e, look, e.row_bytes()));
+    const double share = e.share * static_cast<double>(e.vocab), most = drawn ? share : std::min(share, bearable_hits(e, look, e.row_cost()));
     if (left > std::max<int64_t>(static_cast<int64_t>(most), 2 * k)) return false;
     std::sort(all.begin() + sure, open, [](const Candidate& a, const Candidate& b) {
         return a.upper > b.upper || (a.upper == b.upper && a.id < b.id);
@@ -93,7 +94,7 @@ void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, i
         for (int64_t start = next.fetch_add(grain); start < n; start = next.fetch_add(grain)) {
             const int64_t count = std::min(grain, n - start);
             for (int64_t i = 0; i < count; ++i) ids[i] = rows[start + i].id;
-            e.kernels->dot_rows(e.weight, e.kind, e.dim, ids, count, hidden, z);
+            dot_rows(*e.kernels, e.weight, e.kind, e.dim, ids, count, hidden, z);
             for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], ids[i]);
         }
     });

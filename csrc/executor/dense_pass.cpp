@@ -5,6 +5,7 @@
 
 #include "executor/largest.h"
 #include "executor/verbs.h"
+#include "kernels/any_rows.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 
@@ -71,7 +72,7 @@ bool all_zero(const Executor& e, const double* hidden) {
 // in order, from one thread.
 void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                            const Visit& visit) {
-    const int64_t wide = (e.dim + kWide - 1) / kWide * kWide, row_size = e.dim * item_bytes(e.kind), all = pieces(e);
+    const int64_t wide = (e.dim + kWide - 1) / kWide * kWide, row_size = row_bytes(e.kind, e.dim), all = pieces(e);
     const int n = static_cast<int>(rows.size());
     const int64_t at_once = std::max<int64_t>(4, std::min<int64_t>(kBlock, kWideBytes / (8 * wide)));
     Scratch<double> x(n * wide);
@@ -88,8 +89,8 @@ void every_logit(const Executor& e, const double* hidden, const std::vector<int6
                 const int64_t count = std::min(at_once, stop - first);
                 const char* from = static_cast<const char*>(e.weight) + first * row_size;
                 if (nothing) std::fill_n(z.data(), n * at_once, 0.0);
-                else if (n == 1) e.kernels->dot_rows(from, e.kind, e.dim, nullptr, count, x.data(), z.data());
-                else e.kernels->dot_block(from, e.kind, e.dim, count, x.data(), n, scratch.data(), z.data(), at_once);
+                else if (n == 1) dot_rows(*e.kernels, from, e.kind, e.dim, nullptr, count, x.data(), z.data());
+                else dot_block(*e.kernels, from, e.kind, e.dim, count, x.data(), n, scratch.data(), z.data(), at_once);
                 for (int q = 0; q < n; ++q) {
                     double* some = z.data() + q * at_once;
                     const uint8_t* mask = question.mask;

@@ -7,6 +7,7 @@
 
 #include "executor/look_costs.h"
 #include "executor/verbs.h"
+#include "kernels/any_rows.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 #include "runtime/trace.h"
@@ -51,12 +52,13 @@ void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n,
                           static_cast<int64_t>(from.strips.size()), source.base, from.add[0], est);
         return;
     }
+    Scratch<uint8_t> room(source.codes == nullptr ? 0 : room_for_block(source));
     for (int64_t c = first; c < first + n; c += kBlock) {
         float* out = est + (c - first);
         const float* base = source.base + c;
         const int64_t count = std::min<int64_t>(kBlock, e.vocab - c);
         if (source.codes != nullptr) {
-            const uint8_t* block = source.codes + c * source.words * 4;
+            const uint8_t* block = block_of(*e.kernels, source, c / kBlock, room.data());
             for (size_t s = 0; s < source.segments.size(); ++s) {
                 const Segment& seg = source.segments[s];
                 const int32_t* sums = source.sums.empty() ? nullptr : source.sums.data() + s * e.padded + c;
@@ -66,15 +68,15 @@ void scan_classes(const Executor& e, const Look& look, int64_t first, int64_t n,
             }
             continue;
         }
-        const char* rows = static_cast<const char*>(source.rows) + c * source.width * item_bytes(source.kind);
+        const char* rows = static_cast<const char*>(source.rows) + c * row_bytes(source.kind, source.width);
         if (from.padded == 0) {
-            e.kernels->dense_rows(rows, source.kind, source.width, count, from.x.data(), from.n, out, stride);
+            dense_rows(*e.kernels, rows, source.kind, source.width, count, from.x.data(), from.n, out, stride);
             for (int q = 0; q < from.n; ++q)
                 for (int64_t i = 0; i < count; ++i) out[q * stride + i] += base[i] + from.add[q];
             continue;
         }
         float* tile = scratch + kBlock * source.width;
-        e.kernels->dense_tile(rows, source.kind, source.width, count, from.x.data(), from.padded, scratch, tile);
+        dense_tile(*e.kernels, rows, source.kind, source.width, count, from.x.data(), from.padded, scratch, tile);
         for (int q = 0; q < from.n; ++q)
             for (int64_t i = 0; i < count; ++i) out[q * stride + i] = tile[i * from.padded + q] + base[i] + from.add[q];
     }

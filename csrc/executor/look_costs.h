@@ -18,7 +18,7 @@ inline double byte_cost(double all) { return all <= 8 << 20 ? 0.01 : 0.1; }
 // A class of a dense pass, for each of `n` queries that share it: the exponential, the product, its part of the bytes, which come
 // while the products of many queries are made.
 inline double dense_cost(const Matrix& m, double n) {
-    const double bytes = byte_cost(m.row_bytes() * static_cast<double>(m.vocab)) * m.row_bytes() / n;
+    const double bytes = byte_cost(m.row_cost() * static_cast<double>(m.vocab)) * m.row_cost() / n;
     const double work = kExponential + kProduct * static_cast<double>(m.dim);
     return n > kRowQueries ? std::max(work, bytes) : work + bytes;
 }
@@ -32,6 +32,11 @@ inline double look_cost(const Executor& e) {
     const bool coded = e.preview.codes != nullptr;
     const double products = static_cast<double>(coded ? 4 * e.preview.words : e.preview.width);
     return kInterval + kProduct * products * (coded ? e.code_product : 1);
+}
+
+// A look's share of what a dense pass takes to read.
+inline double share_of_look(const Executor& e) {
+    return e.preview.bytes / (e.dense.bytes + static_cast<double>(e.vocab) * (e.row_cost() - e.row_bytes()));
 }
 
 // The bytes of a class's codes, for each of `n` queries of a batch that look at them together.
@@ -50,7 +55,7 @@ constexpr double kPass = 2;
 
 // What an answer took beside its look at all classes: rows, passes.
 inline double cost_beside_look(const Executor& e, const Answer& answer) {
-    return static_cast<double>(answer.rows) * hit_cost(e.row_bytes()) + kPass * answer.passes * static_cast<double>(e.vocab);
+    return static_cast<double>(answer.rows) * hit_cost(e.row_cost()) + kPass * answer.passes * static_cast<double>(e.vocab);
 }
 
 }  // namespace headlong

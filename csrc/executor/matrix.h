@@ -33,7 +33,9 @@ struct Matrix {
         if (link.form == LinkForm::table) return tabled(z);
         return headlong::linked(link.form, link_a, link_b, z);
     }
-    double row_bytes() const { return static_cast<double>(dim) * item_bytes(kind); }
+    // What it takes to read a row, in bytes: as many as its numbers have in float32 where they have to be made from codes.
+    double row_cost() const { return in_blocks_of_codes(kind) ? 4 * static_cast<double>(dim) : row_bytes(); }
+    double row_bytes() const { return static_cast<double>(headlong::row_bytes(kind, dim)); }
 
   private:
     double tabled(double z) const {

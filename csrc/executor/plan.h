@@ -33,6 +33,7 @@ struct Source {
     const uint8_t* codes = nullptr;
     std::vector<Segment> segments;
     int64_t words = 0;
+    bool six_bits = false;  // three bytes for four codes
     const float* scale = nullptr;
     std::vector<int32_t> sums;  // [segment, padded] of the codes, where the kernels multiply by them alone: Kernels::summed
 
@@ -46,7 +47,16 @@ struct Source {
     std::vector<Term> terms;
     double bytes = 0;  // of a full pass
 };
-std::vector<int32_t> code_sums(const Source& source, int64_t padded);  // executor/code_sums.cpp
+std::vector<int32_t> code_sums(const Kernels& kernels, const Source& source, int64_t padded);  // executor/code_sums.cpp
+
+// Block b of codes, of a byte each; `room` holds one where it has to be unpacked.
+inline const uint8_t* block_of(const Kernels& kernels, const Source& source, int64_t b, uint8_t* room) {
+    constexpr int64_t kWord = 4 * kBlock;
+    if (!source.six_bits) return source.codes + b * source.words * kWord;
+    kernels.six_bits(source.codes + b * source.words / 4 * 3 * kWord, source.words, room);
+    return room;
+}
+inline int64_t room_for_block(const Source& source) { return source.six_bits ? source.words * 4 * kBlock : 0; }
 
 // A rotation [dim][width], kept as tiles of so many columns, each of which lies in memory without a gap: what is not in the caches is
 // read faster so than as a strip of each row.

@@ -103,7 +103,7 @@ void prepare(const Executor& e, const Source& source, Look& look) {
         for (int q = next++; q < n; q = next++) prepare_one(e, source, q, rotated.data() + q * width, look);
     });
     mark("codes of the query");
-    if (n != 1 || source.codes == nullptr || e.kernels->scan_one == nullptr) return;
+    if (n != 1 || source.codes == nullptr || source.six_bits || e.kernels->scan_one == nullptr) return;
     for (size_t s = 0; s < source.segments.size(); ++s) {
         const Segment& seg = source.segments[s];
         to.strips.push_back({seg.first_word, seg.words, &to.planes[seg.first_word * 8], {to.offset[2 * s], to.offset[2 * s + 1]}, to.step[s],

@@ -1,6 +1,7 @@
 // The threshold that a class has to reach, from the best estimates so far, and whether a query is better read densely.
 #include <algorithm>
 
+#include "executor/look_costs.h"
 #include "executor/verbs.h"
 
 namespace headlong {
@@ -50,11 +51,11 @@ bool too_many_rivals(const Executor& e, const Look& look, int q, int64_t seen, c
         }
     const auto too_many = [&](double most) { return static_cast<double>(rivals) > most + 3 * std::sqrt(most) + 2.0 * static_cast<double>(rank) + 8; };
     // Once the look is read, candidates cost their rows; before that, the look can still be saved.
-    const double spared = look.source == &e.preview ? 1 - e.preview.bytes / e.dense.bytes : 1;
+    const double spared = look.source == &e.preview ? 1 - share_of_look(e) : 1;
     if (too_many(spared * e.share * static_cast<double>(seen))) return true;
     if (!question.weighs_first) return false;
     // In a batch fewer are too many, if they are as many beyond the first classes, which may be the most frequent ones.
-    const double most = bearable_hits_beforehand(e, look, e.row_bytes()) / static_cast<double>(e.vocab);
+    const double most = bearable_hits_beforehand(e, look, e.row_cost()) / static_cast<double>(e.vocab);
     return too_many(most * static_cast<double>(seen)) && static_cast<double>(further) > most * static_cast<double>(seen - first.count);
 }
 

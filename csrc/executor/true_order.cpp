@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "kernels/any_rows.h"
 #include "runtime/scratch.h"
 
 namespace headlong {
@@ -85,7 +86,7 @@ double TrueOrder::exact(int64_t id) const {
     Remembered& place = known[(static_cast<uint64_t>(id) + 61 * key_) % kRemembered];  // queries of a batch come in turn
     if (place.key == key_ && place.id == id) return place.z;
     Scratch<double> row(dim_);
-    kernels_->widen(row_of(id), kind_, dim_, row.data());
+    with_row(*kernels_, row_of(id), kind_, dim_, [&](const void* numbers, Kind kind) { kernels_->widen(numbers, kind, dim_, row.data()); });
     ExactSum sum;
     if (bias_ != nullptr) sum.add(bias_[id]);
     for (int64_t i = 0; i < dim_; ++i) {

@@ -49,9 +49,9 @@ class TrueOrder {
         const double gap = std::fabs(a - b);
         return gap < kInf && gap < most_off_ + bias_off_ * (std::fabs(a) + std::fabs(b));
     }
-    const char* row_of(int64_t id) const { return static_cast<const char*>(weight_) + id * dim_ * item_bytes(kind_); }
+    const char* row_of(int64_t id) const { return static_cast<const char*>(weight_) + id * row_bytes(kind_, dim_); }
     bool same(int64_t a, int64_t b) const {
-        return (bias_ == nullptr || bias_[a] == bias_[b]) && std::memcmp(row_of(a), row_of(b), static_cast<size_t>(dim_ * item_bytes(kind_))) == 0;
+        return (bias_ == nullptr || bias_[a] == bias_[b]) && std::memcmp(row_of(a), row_of(b), static_cast<size_t>(row_bytes(kind_, dim_))) == 0;
     }
     double exact(int64_t id) const;
 

@@ -173,6 +173,12 @@ struct Kernels {
     // ‖row‖ rounded up; NaN where an entry is not finite.
     float (*row_norm)(const void* row, Kind kind, int64_t dim);
 
+    // A row in blocks of codes as float32 numbers; the kernels above take rows of plain numbers: see kernels/any_rows.h.
+    void (*row_floats)(const void* row, Kind kind, int64_t dim, float* out);
+
+    // A block of codes of six bits, as plan.py packs them, as one that scan_u8 takes; `words`, of the latter, is a multiple of four.
+    void (*six_bits)(const uint8_t* packed, int64_t words, uint8_t* block);
+
     // log sum exp(link(z)) of a row; link(z); and the row's gradient in its place: see kernels/common/loss.inl. Any n; gss too:
     // k (z - c) + c - (k - 1) softplus(z - c), a = c, b = k.
     double (*link_lse)(const float* z, int64_t n, const Link& link);

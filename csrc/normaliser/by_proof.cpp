@@ -206,7 +206,7 @@ Outlook refining(const Executor& e, const Look& look, int q, const Question& que
     }
     if (!(sum * sum >= kFlat * squares)) return Outlook::narrow;
     const Cut cut = widest(all, exact, aim, 1);
-    const double look_saved = 1 - e.preview.bytes / e.dense.bytes;
+    const double look_saved = 1 - share_of_look(e);
     const bool finish_densely = cut.bearable <= 0 || scale * cut.rows > look_saved * worth_scoring(e, look) * static_cast<double>(e.vocab);
     return finish_densely ? Outlook::finish_densely : Outlook::wide;
 }

@@ -5,6 +5,7 @@
 
 #include "executor/query_codes.h"
 #include "executor/verbs.h"
+#include "kernels/any_rows.h"
 #include "runtime/shared_work.h"
 
 namespace headlong {
@@ -31,7 +32,7 @@ void score_near(const Executor& e, const double* hidden, const Weighed& w, std::
         for (int64_t start = next.fetch_add(kGrain); start < n; start = next.fetch_add(kGrain)) {
             const int64_t count = std::min(kGrain, n - start);
             for (int64_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(rows[start + i].id);
-            e.kernels->dot_floats(e.weight, e.kind, e.dim, ids, count, w.floats.data(), z);
+            dot_floats(*e.kernels, e.weight, e.kind, e.dim, ids, count, w.floats.data(), z);
             for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], rows[start + i].id);
         }
     });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/any_rows.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -117,7 +118,7 @@ void Experts::logits(const Routed& routed, const int64_t* classes, int64_t m, do
 
 void Experts::all_logits(int64_t expert, const double* x, double* out) const {
     const Executor& e = *experts[expert];
-    e.kernels->dot_rows(e.weight, e.kind, width, nullptr, e.vocab, x, out);
+    dot_rows(*e.kernels, e.weight, e.kind, width, nullptr, e.vocab, x, out);
 }
 
 void Experts::everything(const Routed& routed, int64_t vocab, int threads, double* out) const {

@@ -68,7 +68,8 @@ class Level(NamedTuple):
     """One look at the classes.
 
     ``codes``   ``[blocks, bytes / 4, 64, 4]`` uint8, 64 classes side by side, the byte ``u`` meaning the integer ``u - 128``;
-                or a plain ``[vocab, width]`` float matrix (a published method's preview)
+                or three quarters of that, :func:`in_six_bits`; or a plain ``[vocab, width]`` float matrix (a published method's
+                preview)
     ``layout``  ``((start, stop), ...)``: the coordinates of x read here, in this order
     ``scale``   ``[segments, padded]`` float32; None for a float matrix
     ``slack``   ``[rows, padded]`` float32, rounded up; None where no radius is known
@@ -247,6 +248,27 @@ def interleave(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     wide = np.full((padded(vocab), -(-width // 4) * 4), 128, np.uint8)
     wide[:vocab, :width] = rows
     return np.ascontiguousarray(wide.reshape(-1, CLASS_BLOCK, wide.shape[1] // 4, 4).transpose(0, 2, 1, 3))
+
+
+def in_six_bits(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """``[blocks, 4 n, 64, 4] -> [blocks, 3 n, 64, 4]`` of codes from -32 to 31: the lower four bits of two words each, and the
+    upper two of four."""
+    words = (codes - np.uint8(96)).reshape(len(codes), -1, 4, CLASS_BLOCK, 4)
+    low, high = words & 15, words >> 4
+    runs = (low[:, :, 0] | low[:, :, 1] << 4, low[:, :, 2] | low[:, :, 3] << 4,
+            high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6)  # fmt: skip
+    return np.ascontiguousarray(np.stack(runs, axis=2).reshape(len(codes), -1, CLASS_BLOCK, 4))
+
+
+def in_bytes(codes: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
+    """Interleaved codes of ``width`` coordinates, a byte each: as they are, or from six bits."""
+    words = -(-width // 4)
+    if codes.shape[1] == words:
+        return codes
+    runs = codes.reshape(len(codes), -1, 3, CLASS_BLOCK, 4)
+    low = (runs[:, :, 0] & 15, runs[:, :, 0] >> 4, runs[:, :, 1] & 15, runs[:, :, 1] >> 4)
+    found = [part | (runs[:, :, 2] >> 2 * place & 3) << 4 for place, part in enumerate(low)]
+    return (np.stack(found, axis=2) + np.uint8(96)).reshape(len(codes), words, CLASS_BLOCK, 4)
 
 
 def deinterleave(codes: NDArray[np.uint8], vocab: int) -> NDArray[np.uint8]:

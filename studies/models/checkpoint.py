@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headlong.errors import MalformedFileError, MissingTensorError, OptionError, ShapeError
+from headlong.errors import MalformedFileError, OptionError, ShapeError
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 from studies.data import DATA_SETS
 from studies.models.backbones.base import State
@@ -86,16 +86,12 @@ def _absolute(data: str) -> str:
 def load_weights(file: TensorFile, model: nn.Module) -> None:
     """Copy the file's parameters and buffers into ``model``; nothing is copied where one of them does not fit."""
     mine = named_tensors(model)
-    found = {}
+    shapes = {name: list(value.shape) for name, value in mine.items()}
+    found = {name: list(info.shape) for name in mine if (info := file.tensors.get(f"model.{name}")) is not None}
+    if wrong := next((name for name in mine if found.get(name) != shapes[name]), None):
+        raise ShapeError(f"{file.name}: model.{wrong} is {found.get(wrong, 'missing')}, the model's is {shapes[wrong]}")
     for name, value in mine.items():
-        info = file.tensors.get(f"model.{name}")
-        if info is None:
-            raise MissingTensorError(f"{file.name} has no tensor model.{name}; expected a checkpoint of this model")
-        if tuple(info.shape) != tuple(value.shape):
-            raise ShapeError(f"{file.name}: model.{name} is {list(info.shape)}, the model's is {list(value.shape)}")
-        found[name] = _tensor(file, f"model.{name}")
-    for name, value in found.items():
-        mine[name].copy_(value)
+        value.copy_(_tensor(file, f"model.{name}"))
 
 
 def resume(path: Path, job: Job, optimiser: torch.optim.Optimizer) -> tuple[State, Progress]:

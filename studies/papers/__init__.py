@@ -21,8 +21,8 @@ from studies.papers.cells import lines_of
 from studies.papers.verdicts import Expected
 
 FILES = (
-    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical",
-    "monotonic_softmax.synthetic", "monotonic_softmax.language_models", "monotonic_softmax.finished", "doubly_sparse.tables",
+    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.languages",
+    "monotonic_softmax.synthetic", "monotonic_softmax.language_models", "doubly_sparse.tables",
     "adaptive_softmax.tables", "adaptive_softmax.synthetic", "adaptive_softmax.variance",
 )  # fmt: skip
 

@@ -35,7 +35,7 @@ SCRIPTS: dict[str, Script] = {
     "liao2019:times": Script("papers.doubly_sparse.times", "FILE", "times of every method at the four printed shapes"),
     "training:heads": Script("models.head_costs", "steps|memory FILE", "seconds and memory of a step of each head"),
     "vlasova-softmax:spectra": Script("papers.svd_hierarchical.spectra", "FILE", "singular values of the layers at hand"),
-    "vlasova-softmax:times": Script("papers.svd_hierarchical.times", "prepare|time FOLDER [FILE]", "times of the heads"),
+    "vlasova-softmax:times": Script("papers.svd_hierarchical.times", "prepare|time FOLDER [FILE LAYER...]", "times of heads"),
 }
 
 

@@ -72,20 +72,11 @@ def _mean(values: Sequence[float]) -> str:
     return f"{statistics.fmean(values):.5g}{spread}"
 
 
-def _by_products(group: Group, metric: str) -> str:
-    """A time of each type of products apart: bfloat16 takes another time than float32."""
-    kinds: dict[str, list[float]] = {}
-    for line in group:
-        if metric in line["got"]:
-            kinds.setdefault(line.get("environment", {}).get("products", ""), []).append(line["got"][metric])
-    return ", ".join(f"{_mean(values)} ({name})" if len(kinds) > 1 else _mean(values) for name, values in kinds.items())
-
-
 def _cell(group: Group, metric: str) -> str:
     values = [line["got"][metric] for line in group if metric in line["got"]]
     if not values:
         return "–"
-    got = _by_products(group, metric) if "seconds" in metric else _mean(values)
+    got = _mean(values)
     expected = group[0]["expected"].get(metric)
     if expected is None:
         return got

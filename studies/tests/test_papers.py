@@ -203,7 +203,6 @@ def trained(head: str, seed: int, test: float, seconds: float = 2.0, products: s
 
 def test_times_are_compared_between_equal_products() -> None:
     from studies.papers.monotonic_softmax.beside_printed import beside
-    from studies.papers.shown import paper_table
 
     lines = [trained("softmax", seed, 100, 2.0, "float32") for seed in (1, 2)]
     lines += [trained("PLIF, ours", 1, 95, 3.0, "float32"), trained("PLIF, ours", 2, 95, 1.0, "bfloat16")]
@@ -212,13 +211,11 @@ def test_times_are_compared_between_equal_products() -> None:
     alone = beside(lines[1:], "PLIF, ours", "seconds an epoch")
     assert alone is not None and np.isnan(alone.share), "nothing to stand beside"
     assert beside(lines, "MoS, K = 15", "test") is None
-    _, rows = paper_table([{**line, "expected": {}, "verdict": {}} for line in lines])
-    assert [row[-1] for row in rows] == ["2", "3 (float32), 1 (bfloat16)"]
 
 
 def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
     from studies.papers.cells import STATUSES, counts
-    from studies.papers.monotonic_softmax.printed import awd_parameters, cells, epoch_operations
+    from studies.papers.monotonic_softmax.printed import awd_parameters, cells
     from studies.papers.monotonic_softmax.talk import COLUMNS, TABLE
     from studies.papers.svd_hierarchical.printed import cells as svd_cells
 
@@ -238,8 +235,6 @@ def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
     bare = [cell for cell in cells(tmp_path) if any(f", {column} (" in cell.what for column in COLUMNS[1:])]
     assert {cell.status for cell in bare} == {"not run"}, "no figure without a run"
     assert len({cell.note for cell in bare}) > 7, "what it takes depends on the head and the corpus"
-    assert epoch_operations("ptb", "softmax") == pytest.approx(1.3e14, rel=0.05)
-    assert epoch_operations("ptb", "MoS, K = 15") > 3 * epoch_operations("ptb", "softmax")
     layers = [torch.nn.LSTM(size, after) for size, after in ((400, 1150), (1150, 1150), (1150, 400))]
     own = sum(one.numel() for layer in layers for one in layer.parameters())
     assert awd_parameters(30, "softmax") == own + 30 * 401, "rows that are the embedding, and a bias for each class"

@@ -52,7 +52,7 @@ def test_numpy_weights_are_kept_as_they_are(dtype: type) -> None:
     assert (layer.vocab, layer.dim, layer.dtype) == (5, 4, np.dtype(dtype).name)
     assert layer.bias is None
     assert layer.link == IDENTITY
-    assert np.shares_memory(layer.bits(), weight)
+    assert np.shares_memory(layer.stored, weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

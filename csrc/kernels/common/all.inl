@@ -7,4 +7,5 @@
 #include "kernels/common/gumbel.inl"
 #include "kernels/common/float64.inl"
 #include "kernels/common/stored_rows.inl"
+#include "kernels/common/block_rows.inl"
 #include "kernels/common/loss.inl"

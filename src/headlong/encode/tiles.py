@@ -22,7 +22,7 @@ from headlong import native
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import Codes, Segment
-from headlong.previews.whitening import Directions
+from headlong.previews.whitening import Directions, parts
 
 TILE, GROUP, LINE = 64, 32, 64
 """Classes of a tile, coordinates of a group of codes, bytes of a line of the caches: ``csrc/scan/tiles.h`` has the layout."""
@@ -42,7 +42,7 @@ SMALLEST, LARGEST = 1e-12, 1e12
 
 def fit(layer: Layer) -> bool:
     """Whether squares of the layer's numbers are within float32, and whether it has coordinates to rotate."""
-    largest = max(float(layer.weight.max(initial=0)), -float(layer.weight.min(initial=0)))
+    largest = max(float(np.abs(layer.weight[part]).max()) for part in parts(layer.weight))
     bias = 0.0 if layer.bias is None else float(np.abs(layer.bias).max(initial=0))
     return layer.dim > 1 and SMALLEST < largest < LARGEST and bias < LARGEST
 

@@ -366,4 +366,4 @@ class Engine(Changeable, Common):
 
     @property
     def _row_bytes(self) -> int:
-        return self.layer.dim * self.layer.weight.itemsize
+        return self.layer.row_bytes

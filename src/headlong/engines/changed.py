@@ -170,7 +170,7 @@ class Changed(Merged):
         found = self._lse(call, aimed(eps, self.promise, call.form), None)
         gone = np.isneginf(logits)
         log_probs = np.where(gone, -np.inf, self.layer.link(np.where(gone, 0.0, logits)) - found.lse[:, None])
-        cost, row = found.cost, self.settled.layer.dim * self.settled.layer.weight.itemsize
+        cost, row = found.cost, self.settled.layer.row_bytes
         cost = cost._replace(rows=cost.rows + chosen.shape[1], bytes=cost.bytes + chosen.shape[1] * row)
         return answer_as(LogProb(log_probs, logits, found.lse, found.error, cost), call.form)
 

@@ -79,7 +79,7 @@ class PartEngine(NamedTuple):
         names = names if mask is None else np.where(mask, names, -1)  # one mask may be that of all queries
         layer, count = self.engine.layer, np.full(len(hidden), len(self.names))
         found = sample_of(listed_classes(names, logits, layer.link), filters)
-        cost = Cost(count, count * float(layer.dim * layer.weight.itemsize), np.zeros(len(hidden), bool), self.engine.name)
+        cost = Cost(count, count * float(layer.row_bytes), np.zeros(len(hidden), bool), self.engine.name)
         return Sample(*found, np.ones(found[0].shape, bool), cost)
 
 

@@ -24,11 +24,12 @@ from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
 from headlong.native import Doubles
 from headlong.plan import Codes, Plan, Segment
+from headlong.previews.int8 import six_bits
 
 VARIABLE = "HEADLONG_PLAN"
-BITS, REST = (2.6, 4.5), (5, 8)
-"""Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised. Few,
-where a scan is bound by memory, and more, where scoring rows is dear."""
+BITS, REST = (2.6, 4.5), 5
+"""Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised: that or
+eight. Few, where a scan is bound by memory, and more, where scoring rows is dear."""
 BATCHES = (1, 8, 64)
 SECONDS, TURNS = 0.3, 9
 """Of all timing, about, and how often each is asked at most."""
@@ -75,7 +76,7 @@ def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: 
         or layer.dim < LEAST_DIM
     ):
         return engine
-    basis = basis_for(layer, calibration)
+    basis, most = basis_for(layer, calibration), 6 if six_bits(layer) else 8
     plan: Plan = engine.plan._replace(rotation=None, base=None, centre=None, levels=())
     if calibration is None:
         proofs = delta == 0 and math.isfinite(engine.promise.eps)  # two planes prove normalisers, eight bits seldom do
@@ -83,15 +84,15 @@ def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: 
         if proofs or small or plan.blocks is not None:
             return engine
         edges = [*range(0, layer.dim - TURNED // 2, TURNED), layer.dim] if layer.dim > TURNED else [0, layer.dim]
-        runs = tuple(Segment(start, stop, 8) for start, stop in pairwise(edges))
-        eight = codes_of(layer, basis, runs, seed, native.threads(engine.threads))
-        reason = f"{engine.reason}; rotated codes of 8 bits, without calibration vectors"
-        return engine if eight is None else engine.with_plan(plan._replace(codes=eight), delta, reason)
+        runs = tuple(Segment(start, stop, most) for start, stop in pairwise(edges))
+        codes = codes_of(layer, basis, runs, seed, native.threads(engine.threads))
+        reason = f"{engine.reason}; rotated codes of {most} bits, without calibration vectors"
+        return engine if codes is None else engine.with_plan(plan._replace(codes=codes), delta, reason)
     weights = energy(layer, basis, calibration)
     vectors = np.ascontiguousarray(some_of(calibration))
     made: list[Codes] = []
     if math.isfinite(engine.promise.eps):
-        lists = [led_by_eight(weights, bits) for bits in REST]
+        lists = [led_by_eight(weights, bits) for bits in (REST, most)]
     else:
         lists = [by_water_filling(weights, bits) for bits in BITS]
     for segments in lists:

@@ -39,7 +39,7 @@ def choose(layer: Layer, wanted: Promise) -> tuple[str, str]:
     """The method that "auto" stands for, and why."""
     size, small, unit = layer.vocab * layer.dim, FEW, "weights"
     if bets(wanted):
-        size, small, unit = size * layer.weight.itemsize, FEW_TO_BET, "bytes of rows"
+        size, small, unit = layer.vocab * layer.row_bytes, FEW_TO_BET, "bytes of rows"
     if size < small:
         return "full", f"{size:,} {unit}, fewer than {small:,}: reading all of them is no slower than looking first"
     return "cascade", f"{size:,} {unit}, {small:,} or more: int8 codes prove ids from a fraction of the bytes"

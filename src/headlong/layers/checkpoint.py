@@ -13,10 +13,11 @@ from typing import Any
 
 from headlong.arrays import Array
 from headlong.errors import MalformedFileError, MissingFileError, MissingTensorError, StoreError
-from headlong.layers.codes_and_scales import block_of_config, stored, written_out
+from headlong.layers.codes_and_scales import block_of_config, packed, stored, written_out
 from headlong.layers.conventions import half_with_head, link_of_config
 from headlong.layers.gguf_file import PART, GgufFile, is_gguf
 from headlong.links import Link
+from headlong.packed_rows import PackedRows
 from headlong.store import TensorFile, json_object, open_file
 
 INDEX = ".safetensors.index.json"
@@ -76,12 +77,15 @@ class Checkpoint:
         """Of a single file; an index has none of ours."""
         return {} if self._file.name.endswith(INDEX) else self._shard(self._file.name).metadata
 
-    def read(self, name: str) -> Array:
-        """One tensor, mapped; written out where it is stored as codes and scales."""
+    def read(self, name: str) -> Array | PackedRows:
+        """One tensor, mapped; of codes and scales, rows of int8 with a scale each, or all written out."""
         how = stored(name, self._shards)
         if name == SHARED_BIAS:
             return self._mapped(name).reshape(-1)
-        return self._mapped(name) if how is None else written_out(how, self._mapped, block_of_config(self.config()))
+        if how is None:
+            return self._mapped(name)
+        kept = packed(how, self._mapped)
+        return written_out(how, self._mapped, block_of_config(self.config())) if kept is None else kept
 
     def kind(self, name: str) -> str | None:
         """What a tensor that is stored as codes and scales is called; None for one that is mapped as it is."""

@@ -11,8 +11,8 @@ compressed-tensors  ``weight_packed`` int32: 4- or 8-bit codes plus half their r
 bitsandbytes int8   ``weight`` int8 by rows, ``SCB [vocab]``: the scale is SCB / 127
 torchao             ``_weight_qdata`` int8 or float8, ``_weight_scale``, ``_weight_zero_point``
 
-These are the weights that exactness is defined against. Writing them out takes four bytes a weight; an engine's own int8
-codes of rows that were int8 with one scale a row are those codes again, so its first look loses nothing.
+These are the weights that exactness is defined against. int8 with one scale a row stays so, in a copy; the rest is written out,
+which takes four bytes a weight. An engine's own int8 codes of such rows are those codes again, so its first look loses nothing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array, shape_of
 from headlong.errors import DtypeError, MalformedFileError
+from headlong.packed_rows import INT8, PIECE, PackedRows, width
 
-PIECE = 1 << 22
-"""Weights written out at once."""
 CODES = {np.dtype(kind) for kind in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}
 
 
@@ -120,6 +119,25 @@ def written_out(how: Stored, read: Callable[[str], Array], block: Block = (None,
             dense[some] = exact * scale[down[some]][:, along]
     dense.flags.writeable = False
     return dense
+
+
+def packed(how: Stored, read: Callable[[str], Array]) -> PackedRows | None:
+    """int8 codes with one scale a row, or one in all, that float32 has exactly; None: another form."""
+    if how.kind not in ("codes", "torchao codes") or how.zero is not None or how.order is not None:
+        return None
+    codes, scale = read(how.codes), read(how.scale)
+    if codes.dtype != np.int8 or codes.ndim != 2 or 0 in codes.shape or scale.size not in (1, len(codes)) or scale.ndim > 2:
+        return None
+    wide = _numbers(scale, how.scale)
+    with np.errstate(over="ignore"):
+        single = wide.astype(np.float32)
+    if (single != wide).any() or (scale.ndim == 2 and scale.shape[1] != 1):
+        return None
+    rows = np.empty((len(codes), width(INT8, codes.shape[1])), np.uint8)
+    rows[:, :4] = np.broadcast_to(single.reshape(-1, 1), (len(codes), 1)).copy().view(np.uint8)
+    rows[:, 4:] = codes.view(np.uint8)
+    rows.flags.writeable = False
+    return PackedRows(rows, INT8, codes.shape[1])
 
 
 def _rows(how: Stored, codes: Array, read: Callable[[str], Array]) -> tuple[int, int, Callable[[slice], Array]]:

@@ -4,9 +4,9 @@
 
     output.weight, or token_embd.weight where the model ties them          output.bias
 
-F32, F16 and BF16 rows are mapped. Quantised ones (Q8_0, Q6_K, Q4_K, and whatever else the ``gguf`` package can write out)
-become the float32 numbers that ggml's own dequantisation gives, four bytes a weight: those are the weights that exactness
-is defined against. Of Q8_0 and Q6_K they are scale times code exactly, of Q4_K that difference rounded once.
+F32, F16 and BF16 rows are mapped, and so are Q8_0, Q4_0, Q4_K, Q5_K and Q6_K, which engines read as they are; whatever else
+the ``gguf`` package can write out becomes float32, four bytes a weight. Exactness is defined against the float32 numbers that
+ggml's own dequantisation gives. Of Q8_0 and Q6_K they are scale times code exactly, of Q4_K that difference rounded once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from headlong.arrays import Array
 from headlong.dtypes import BFLOAT16
 from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError
-from headlong.layers.codes_and_scales import PIECE
 from headlong.layers.gguf_header import MAGIC, GgufHeader, GgufTensor
 from headlong.layers.gguf_logits import gguf_link
 from headlong.links import Link
+from headlong.packed_rows import PIECE, SIZES, PackedRows, dequantised
 from headlong.store import mapped_bytes
 
 HEAD, EMBEDDING, BIAS, SCALE = "output.weight", "token_embd.weight", "output.bias", "output.scale"
@@ -62,8 +62,8 @@ class GgufFile:
     def metadata(self) -> dict[str, str]:
         return {}
 
-    def read(self, name: str) -> Array:
-        """The tensor, written out where it is quantised."""
+    def read(self, name: str) -> Array | PackedRows:
+        """The tensor; rows of codes and scales as such, or written out where engines do not read their kind."""
         if name not in self._tensors:
             shown = [f"{key} {list(at.shape)} {at.kind}" for key, (_, at) in self._tensors.items()]
             raise MissingTensorError(f"{self.name} has no tensor {name!r}; it has {', '.join(shown[:12]) or 'none'}")
@@ -76,6 +76,8 @@ class GgufFile:
             raise MalformedFileError(
                 f"{self.name}: {name} is {tensor.kind} of shape {list(tensor.shape)}; expected [vocab, dim]"
             )
+        if tensor.kind in SIZES:
+            return PackedRows(rows, tensor.kind, tensor.shape[1])
         return self._written_out(tensor, rows)
 
     @property
@@ -92,21 +94,14 @@ class GgufFile:
         return self._written_out(tensor._replace(shape=(len(rows), tensor.shape[-1])), rows)
 
     def _written_out(self, tensor: GgufTensor, rows: Array) -> Array:
-        try:
-            from gguf import GGMLQuantizationType
-            from gguf.quants import dequantize
-        except ImportError as error:
-            needs = f"{self.name}: {tensor.name} is {tensor.kind}, which needs a package to be written out"
-            raise MissingPackageError(f"{needs}: pip install 'headlong[gguf]'") from error
         vocab, dim = tensor.shape
         dense = np.empty((vocab, dim), np.float32)
         step = max(1, PIECE // dim)
         try:
-            with np.errstate(all="ignore"):  # compile refuses what is not finite, as in every layer
-                for start in range(0, vocab, step):
-                    dense[start : start + step] = dequantize(rows[start : start + step], GGMLQuantizationType(tensor.type))
-        except (NotImplementedError, ValueError) as error:  # ValueError: a type that this version of the package has not
-            raise DtypeError(f"{self.name}: {tensor.name} is {tensor.kind}, which the gguf package cannot write out") from error
+            for start in range(0, vocab, step):
+                dense[start : start + step] = dequantised(rows[start : start + step], tensor.kind)
+        except (MissingPackageError, DtypeError) as error:
+            raise type(error)(f"{self.name}: {tensor.name}: {error}") from error
         dense.flags.writeable = False
         return dense
 

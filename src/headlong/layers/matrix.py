@@ -20,13 +20,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, bits, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
+from headlong.arrays import Array, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.cached_attribute import once
-from headlong.errors import OptionError
+from headlong.errors import MalformedFileError, OptionError
 from headlong.layers.checkpoint import Checkpoint, open_checkpoint
 from headlong.layers.gguf_file import GgufFile
 from headlong.layers.written_to import WrittenTo
 from headlong.links import IDENTITY, Link, link_from_dict
+from headlong.packed_rows import PackedRows
 from headlong.store import check_version, checksum, json_object, write_file
 
 FORMAT, VERSION = "headlong layer", 1
@@ -56,11 +57,14 @@ class Layer:
             weight, bias = weight.weight, weight.bias
         self._given = weight, bias
         self._resident = resident(weight)
-        self._weight = stored_matrix(to_host(weight))
+        self._weight: Any = weight
+        if not isinstance(weight, PackedRows):
+            self._weight = stored_matrix(to_host(weight))
         self._bias = None if bias is None else stored_bias(to_host(bias), self.vocab)
         if copy:
             self._given = None, None
-            self._weight = closed_copy(self._weight)
+            packed = isinstance(weight, PackedRows)
+            self._weight = weight.closed_copy() if packed else closed_copy(self._weight)
             self._bias = None if self._bias is None else closed_copy(self._bias)
         if link is not None and not isinstance(link, Link):
             raise OptionError(f"link is a {type(link).__name__}; expected Affine(scale, shift), SoftCap(cap), Gss() or a Table")
@@ -77,8 +81,10 @@ class Layer:
     ) -> Layer:
         """Map a layer from a safetensors file, a sharded index, a GGUF file, or a checkpoint's folder; nothing is read yet.
 
-        A matrix that is stored as codes and scales (GGUF's quantised kinds, compressed-tensors, torchao, bitsandbytes int8)
-        is expanded to float32, four bytes per weight; ``name`` and ``repr`` say so.
+        A matrix that is stored as codes and scales stays as it is where it is of one of the kinds of
+        ``headlong.packed_rows`` (GGUF's Q8_0, Q4_0, Q4_K, Q5_K, Q6_K; int8 with a scale for each row): ``weight`` is then
+        no array, but ``weight[ids]`` and ``np.asarray(weight)`` are. Other kinds are expanded to float32, four bytes per
+        weight; ``name`` and ``repr`` say so.
 
         ``weight``  the tensor's name; an absent ``lm_head.weight`` is looked for where models tie or rename it
         ``bias``    the tensor's name; None takes the one that belongs to the weight, if any; False takes none
@@ -92,18 +98,36 @@ class Layer:
             link = _saved_link(checkpoint, name)
         offset = checkpoint.read(bias) if bias else None
         matrix, kind = checkpoint.read(name), checkpoint.kind(name)
-        origin = name if kind is None else f"{name} ({kind}, written out as float32: {matrix.nbytes / 2**20:,.0f} MiB)"
+        if checkpoint.metadata.get("format") == FORMAT and "rows" in checkpoint.metadata:
+            matrix = _saved_rows(matrix, checkpoint)
+        written_out = kind is not None and not isinstance(matrix, PackedRows)
+        origin = f"{name} ({kind}, written out as float32: {matrix.nbytes / 2**20:,.0f} MiB)" if written_out else name
         return cls(matrix, offset, link, name=origin)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the layer and its link to a file that :meth:`load` reads without tensor names."""
-        tensors = {"lm_head.weight": self._weight} | ({} if self._bias is None else {"lm_head.bias": self._bias})
-        write_file(path, tensors, {"format": FORMAT, "version": str(VERSION), "link": json.dumps(self._link.as_dict())})
+        tensors = {"lm_head.weight": self.stored} | ({} if self._bias is None else {"lm_head.bias": self._bias})
+        about = {"format": FORMAT, "version": str(VERSION), "link": json.dumps(self._link.as_dict())}
+        if isinstance(self._weight, PackedRows):
+            about["rows"] = json.dumps({"kind": self.dtype, "dim": self.dim})
+        write_file(path, tensors, about)
 
     @property
     def weight(self) -> Array:
-        """``[vocab, dim]``, read-only."""
-        return self._weight
+        """``[vocab, dim]``, read-only; ``headlong.packed_rows.PackedRows`` where rows are codes and scales."""
+        found: Array = self._weight
+        return found
+
+    @property
+    def stored(self) -> Array:
+        """The array that holds the weights: itself, or the bytes of rows of codes and scales."""
+        found: Array = self._weight.stored if isinstance(self._weight, PackedRows) else self._weight
+        return found
+
+    @property
+    def row_bytes(self) -> int:
+        """What a row takes as it is stored."""
+        return self.stored.nbytes // self.vocab
 
     @property
     def bias(self) -> NDArray[np.float32] | None:
@@ -134,12 +158,8 @@ class Layer:
 
     @property
     def dtype(self) -> str:
-        """``"float32"``, ``"float16"`` or ``"bfloat16"``: how the weights are stored."""
-        return self._weight.dtype.name
-
-    def bits(self) -> Array:
-        """The weights as the native module takes them: float32, or the uint16 bits of the 16-bit types."""
-        return bits(self._weight)
+        """``"float32"``, ``"float16"``, ``"bfloat16"``, or of rows of codes their kind, as ``"Q6_K"``."""
+        return self._weight.kind if isinstance(self._weight, PackedRows) else str(self._weight.dtype.name)
 
     def checksum(self) -> str:
         """sha256 over type, shape, weights, bias and link: equal exactly where the answers are.
@@ -151,13 +171,13 @@ class Layer:
     @property
     def unchanging(self) -> bool:
         """Whether nobody can write to the weights and the bias."""
-        return unchanging(self._weight) and (self._bias is None or unchanging(self._bias))
+        return unchanging(self.stored) and (self._bias is None or unchanging(self._bias))
 
     def watch(self) -> WrittenTo | None:
         """What tells at every call whether borrowed arrays were written to since; None where nobody can write to them."""
         if self.unchanging:
             return None
-        return WrittenTo(self._given, (self._weight,) if self._bias is None else (self._weight, self._bias))
+        return WrittenTo(self._given, (self.stored,) if self._bias is None else (self.stored, self._bias))
 
     def stamp(self) -> str | None:
         """A checksum of a borrowed layer's numbers: if it changes, they were written to. None for a layer
@@ -165,7 +185,7 @@ class Layer:
         if self.unchanging:
             return None
         bias = b"" if self._bias is None else self._bias.tobytes()
-        return checksum(memoryview(bias), self._weight.reshape(-1).view(np.uint8).data)
+        return checksum(memoryview(bias), self.stored.reshape(-1).view(np.uint8).data)
 
     @once
     def _checksum_for_good(self) -> str:
@@ -179,9 +199,9 @@ class Layer:
             "link": self._link.as_dict(),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-        step = max(1, PIECE // (self.dim * self._weight.itemsize))
+        step = max(1, PIECE // self.row_bytes)
         for start in range(0, self.vocab, step):
-            digest.update(self._weight[start : start + step].reshape(-1).view(np.uint8).data)
+            digest.update(self.stored[start : start + step].reshape(-1).view(np.uint8).data)
         if self._bias is not None:
             digest.update(self._bias.view(np.uint8).data)
         return digest.hexdigest()
@@ -194,6 +214,14 @@ class Layer:
         bias = "no bias" if self._bias is None else "bias"
         origin = f", from {self._name}" if self._name else ""
         return f"Layer(vocab={self.vocab}, dim={self.dim}, {self.dtype}, {bias}, {self._link}{origin})"
+
+
+def _saved_rows(stored: Any, checkpoint: Checkpoint | GgufFile) -> PackedRows:
+    about = json_object(checkpoint.metadata["rows"].encode(), f"{checkpoint.name}: the rows")
+    kind, dim = about.get("kind"), about.get("dim")
+    if not isinstance(kind, str) or type(dim) is not int:
+        raise MalformedFileError(f"{checkpoint.name}: its rows are said to be {about}; expected a kind and how many weights")
+    return PackedRows(stored, kind, dim)
 
 
 def _saved_link(checkpoint: Checkpoint | GgufFile, name: str) -> Link | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headlong.arrays import Array, bits
 from headlong.native.load_module import loaded, module
 from headlong.native.types import Doubles, Floats, Mask
+from headlong.packed_rows import stored_as
 from headlong.plan import Plan, padded
 
 
@@ -70,7 +71,7 @@ def executor(
     if base is None:
         base = np.zeros(padded(len(weight)), np.float32)
     native: Executor = loaded().Executor(
-        bits(weight), weight.dtype.name, bias, norms, link, None if rotation is None else bits(rotation), centre, base,
+        *stored_as(weight), bias, norms, link, None if rotation is None else bits(rotation), centre, base,
         [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, dense.code_product, level,
     )  # fmt: skip
     return native
@@ -110,7 +111,7 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
         first = plan.edges.index(width)
         closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
     return loaded().Blocks(
-        bits(weight), weight.dtype.name, bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
+        *stored_as(weight), bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
         closer, (plan.shared, plan.closer_shared), share, level, rays, plan.trial, most_norm,
     )  # fmt: skip
 

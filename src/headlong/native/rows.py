@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, bits, large_empty
+from headlong.arrays import Array, large_empty
 from headlong.native.instruction_level import REFERENCE, isa
 from headlong.native.load_module import loaded
 from headlong.native.types import Doubles, Floats
-from headlong.plan import CLASS_BLOCK, interleave, padded
+from headlong.packed_rows import stored_as
+from headlong.plan import CLASS_BLOCK, in_six_bits, interleave, padded
 
 PIECE = 1 << 24
 """Bytes of float64 that a streaming pass holds at once."""
@@ -34,7 +35,7 @@ class Codes(NamedTuple):
 def row_norms(weight: Array, thread_count: int = 1) -> Floats:
     """``‖w_i‖`` rounded up, ``[vocab]``; NaN for a row that holds NaN or infinity."""
     if isa() != REFERENCE:
-        norms: Floats = loaded().row_norms(bits(weight), weight.dtype.name, thread_count, isa())
+        norms: Floats = loaded().row_norms(*stored_as(weight), thread_count, isa())
         return norms
     norms = np.empty(len(weight), np.float32)
     for part, rows in _pieces(weight):
@@ -49,7 +50,7 @@ def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
     if isa() == REFERENCE:
         return encode_rows(weight)
     codes = _place(weight)
-    scale, *lost = loaded().encode_int8(bits(weight), weight.dtype.name, codes, thread_count, isa())
+    scale, *lost = loaded().encode_int8(*stored_as(weight), codes, thread_count, isa())
     return Codes(codes, scale.reshape(-1), *lost)
 
 
@@ -59,8 +60,7 @@ def encode_into(
 ) -> None:  # fmt: skip
     """Fills ``result``, an ``Encoded`` of ``previews/encode.py``."""
     places = tuple(array.view(np.uint8) if array.dtype == bool else array for array in result)
-    name = weight.dtype.name
-    loaded().encode_into(bits(weight), name, bias, centre, mean, back, columns, groups, places, limits, thread_count, isa())
+    loaded().encode_into(*stored_as(weight), bias, centre, mean, back, columns, groups, places, limits, thread_count, isa())
 
 
 def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
@@ -71,26 +71,29 @@ def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
             out[:, part] = hidden @ rows.T
     else:
         wide = np.ascontiguousarray(hidden, np.float64)
-        loaded().products_into(bits(weight), weight.dtype.name, wide, out, thread_count, isa())
+        loaded().products_into(*stored_as(weight), wide, out, thread_count, isa())
     return out
 
 
-def _place(weight: Array) -> NDArray[np.uint8]:
+def _place(weight: Array, quarters: int = 4) -> NDArray[np.uint8]:
     """For the codes of all rows."""
-    return large_empty((padded(len(weight)) // CLASS_BLOCK, -(-weight.shape[1] // 4), CLASS_BLOCK, 4))
+    return large_empty((padded(len(weight)) // CLASS_BLOCK, -(-weight.shape[1] // 4) * quarters // 4, CLASS_BLOCK, 4))
 
 
-def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
-    """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given."""
-    count, codes = padded(len(weight)), _place(weight)
+def encode_rows(weight: Array, centre: Doubles | None = None, most: int = 127) -> Codes:
+    """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given. ``most``, the largest code, is 31
+    for codes of six bits."""
+    six = most < 32
+    count, codes = padded(len(weight)), _place(weight, 3 if six else 4)
     scale, error, peak, size = (np.zeros(count, np.float32) for _ in range(4))
     for part, rows in _pieces(weight):
         values = rows if centre is None else rows - centre
-        step = int8_step(round_up(np.abs(values).max(axis=1)))
+        step = int8_step(round_up(np.abs(values).max(axis=1)), most)
         wide = step.astype(np.float64)[:, None]
-        whole = int8_codes(values * np.divide(1.0, wide, out=np.zeros_like(wide), where=wide > 0))
+        whole = int8_codes(values * np.divide(1.0, wide, out=np.zeros_like(wide), where=wide > 0), most)
         back = whole * wide
-        codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = interleave((whole + 128).astype(np.uint8))
+        blocks = interleave((whole + 128).astype(np.uint8))
+        codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = in_six_bits(blocks) if six else blocks
         gap = np.abs(values - back)
         scale[part], peak[part] = step, round_up(gap.max(axis=1))
         error[part] = round_up(np.sqrt((gap**2).sum(axis=1)) * (1 + 1e-12))
@@ -98,16 +101,16 @@ def encode_rows(weight: Array, centre: Doubles | None = None) -> Codes:
     return Codes(codes, scale, error, peak, size)
 
 
-def int8_step(most: Floats) -> Floats:
-    """``max|row| / 127``, rounded up, so that no code is beyond 127; 0 (all codes zero) where a subnormal step would lose its
-    relative precision. :func:`int8_codes` and this are the rule of int8 codes, for rows as they are and for rotated ones."""
-    step = round_up(most.astype(np.float64) / 127)
+def int8_step(largest: Floats, most: int = 127) -> Floats:
+    """``max|row| / 127`` (or another ``most``), rounded up, so that no code is beyond; 0 (all codes zero) where a subnormal
+    step would lose its relative precision. :func:`int8_codes` and this are the rule of codes, of plain and of rotated rows."""
+    step = round_up(largest.astype(np.float64) / most)
     return np.where(step >= np.finfo(np.float32).tiny, step, np.float32(0))
 
 
-def int8_codes(steps: Array) -> Array:
+def int8_codes(steps: Array, most: int = 127) -> Array:
     """Numbers of steps to the nearest whole one up to 127, halves to even."""
-    return np.asarray(np.rint(np.clip(steps, -127, 127)))
+    return np.asarray(np.rint(np.clip(steps, -most, most)))
 
 
 def round_up(values: Doubles) -> Floats:

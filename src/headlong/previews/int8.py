@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Codes, Doubles, Floats, encode_int8, encode_rows, products, round_up
-from headlong.plan import CLASS_BLOCK, ESTIMATE_ROUNDING, Dense, Level, Plan, Term, padded
+from headlong.plan import ESTIMATE_ROUNDING, Dense, Level, Plan, Term, padded
 from headlong.previews.joint_error import decoded, spectral_norm
 
 MOST_NORM = 2.0**60
@@ -34,7 +34,10 @@ ROWS_AT_ONCE = 4096
 def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads: int = 1, together: bool = False) -> Plan:
     """One level of int8 codes over all coordinates; ``centre [dim]`` is taken from every row before coding. ``together``: how
     far all of them are off as one vector is computed, too, which makes the proof of a normaliser cheap."""
-    codes = encode_int8(layer.weight, threads) if centre is None else encode_rows(layer.weight, centre)
+    if six_bits(layer):
+        codes = encode_rows(layer.weight, centre, most=31)
+    else:
+        codes = encode_int8(layer.weight, threads) if centre is None else encode_rows(layer.weight, centre)
     base = np.zeros(padded(layer.vocab), np.float32)
     if layer.bias is not None:
         base[: layer.vocab] = layer.bias
@@ -46,6 +49,11 @@ def int8_plan(layer: Layer, dense: Dense, centre: Doubles | None = None, threads
     if together and len(layout) == 1:
         level = _taken_together(layer, level, codes.size, centre)
     return Plan(rotation=None, base=base, centre=centre, levels=(level,), dense=dense)
+
+
+def six_bits(layer: Layer) -> bool:
+    """Whether codes have six bits, so that they take no more memory than rows that are stored in less than a byte a weight."""
+    return layer.row_bytes < layer.dim <= SEGMENT and layer.dim % 16 == 0
 
 
 def _radius(codes: Codes, base: Floats, dim: int) -> tuple[Floats, tuple[Term, ...]]:
@@ -77,14 +85,12 @@ def _taken_together(layer: Layer, level: Level, size: Floats, centre: Doubles | 
 
 
 def _without(codes: Codes, uncoded: NDArray[np.bool_]) -> Codes:
-    """The codes with zeros for the rows that cannot be coded, so that their estimates are finite."""
+    """The codes with a scale of zero for the rows that cannot be coded, so that their estimates are finite."""
     if not uncoded.any():
         return codes
-    ids = np.flatnonzero(uncoded)
-    blocks, scale = codes.codes.copy(), codes.scale.copy()
-    blocks[ids // CLASS_BLOCK, :, ids % CLASS_BLOCK, :] = 128
-    scale[ids] = 0.0
-    return codes._replace(codes=blocks, scale=scale)
+    scale = codes.scale.copy()
+    scale[uncoded] = 0.0
+    return codes._replace(scale=scale)
 
 
 def mean_row(weight: Array) -> Doubles:

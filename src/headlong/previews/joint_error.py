@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.native import Doubles
-from headlong.plan import CLASS_BLOCK, Level, deinterleave
+from headlong.plan import CLASS_BLOCK, Level, deinterleave, in_bytes
 
 AT_ONCE = 512
 """Rows whose products are added up in float32: whole blocks of classes."""
@@ -62,6 +62,6 @@ def decoded(level: Level, part: slice) -> Doubles:
     """What the codes of an interleaved level of one segment mean, ``[n, dim]``; ``part`` begins with a block."""
     ((start, stop),) = level.layout
     blocks = level.codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)]
-    rows = deinterleave(blocks, part.stop - part.start)[:, : stop - start]
+    rows = deinterleave(in_bytes(blocks, stop - start), part.stop - part.start)[:, : stop - start]
     assert level.scale is not None
     return (rows.astype(np.float64) - 128) * level.scale[0, part].astype(np.float64)[:, None]

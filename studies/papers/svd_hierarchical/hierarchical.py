@@ -30,7 +30,7 @@ from headlong import Layer
 from headlong.bench.measure import Progress
 from headlong.store import open_file
 from studies.papers import Context, Model, PaperTable, Row, Setting, register
-from studies.papers.svd_hierarchical import steps
+from studies.papers.svd_hierarchical import softmax, steps
 from studies.papers.svd_hierarchical.rotation import Preview
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def run(table: str, context: Context) -> Iterator[Row]:
     for row in todo:
         name = row[0][1]
         if name == SVD:
-            got = of_svd(data, truth)
+            got = of_svd(data)
         else:
             head = full_head(data.layer) if name in (FULL, TUNED) else build(name, data)
             got = trained(head, name, data, truth, context.stage(name))
@@ -127,33 +127,18 @@ def full_head(layer: Layer) -> Head:
     return head
 
 
-def of_svd(data: Data, truth: Vectors) -> dict[str, float]:
-    """SVD-softmax of the full softmax, W = D/8 and N = V/10: exact logits for N classes, previews for the rest."""
-    layer = data.layer
-    width, count = layer.dim // 8, layer.vocab // 10
-    loss, found = 0.0, []
-    compared = set(spread(np.arange(len(data.test_target)), COMPARED).tolist())
-    for first, mixed in previewed(layer, data.test_hidden, width, count):
-        target = data.test_target[first : first + len(mixed)]
-        most = mixed.max(axis=1)
-        lse = most + np.log(np.exp(mixed - most[:, None]).sum(axis=1))
-        loss += float((lse - mixed[np.arange(len(target)), target]).sum(dtype=np.float64))
-        mine = [row for row in range(len(mixed)) if first + row in compared]
-        found.append(np.argsort(-mixed[mine], axis=1)[:, :10])
-    got = {"perplexity": math.exp(loss / len(data.test_target))} | same(np.concatenate(found), truth)
-    return got | {"rows": float(count), "read": layer.dim / layer.vocab + width / layer.dim + count / layer.vocab}
-
-
-def previewed(layer: Layer, hidden: Vectors, width: int, count: int) -> Iterator[tuple[int, Vectors]]:
-    """Pieces of ``[rows, vocab]`` logits, float32: exact for the ``count`` best previews, previews elsewhere."""
-    preview = Preview.of(layer, width)
-    weight, bias = np.asarray(layer.weight, np.float32), 0.0 if layer.bias is None else np.asarray(layer.bias, np.float32)
-    for first in range(0, len(hidden), PIECE):
-        x = np.asarray(hidden[first : first + PIECE], np.float32)
-        mixed, exact = (x @ preview.turn) @ preview.columns.T + bias, x @ weight.T + bias
-        chosen = np.argpartition(-mixed, count, axis=1)[:, :count]
-        np.put_along_axis(mixed, chosen, np.take_along_axis(exact, chosen, 1), 1)
-        yield first, mixed
+def of_svd(data: Data) -> dict[str, float]:
+    """SVD-softmax of the full softmax, W = D/8 and N = V/10, and how many of its ten best are among the N."""
+    layer, width, rows = data.layer, data.layer.dim // 8, 10
+    about, weight = Preview.of(layer, width), np.asarray(layer.weight, np.float32)
+    bias, total = 0.0 if layer.bias is None else np.asarray(layer.bias, np.float32), np.zeros(len(softmax.NAMES))
+    for first in range(0, len(data.test_target), PIECE):
+        x, target = data.test_hidden[first : first + PIECE].astype(np.float32), data.test_target[first : first + PIECE]
+        exact, preview = softmax.Exact((x @ weight.T + bias).astype(np.float64)), (x @ about.turn) @ about.columns.T + bias
+        total += dict(softmax.compare(exact, preview, target, (rows,)))[rows]
+    mean = dict(zip(softmax.NAMES, total / len(data.test_target), strict=True))
+    read = layer.dim / layer.vocab + width / layer.dim + 1 / rows
+    return {"perplexity": math.exp(mean["loss"]), "top10": mean["top10"], "rows": -(-layer.vocab // rows), "read": read}
 
 
 def best_ten(layer: Any, data: Data) -> Vectors:

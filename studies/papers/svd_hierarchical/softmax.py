@@ -21,7 +21,7 @@ and training hidden vectors ("weighted", which is ours). Means over hidden vecto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -132,14 +132,14 @@ class Exact:
         self.best = np.take_along_axis(found, order, 1)
 
 
-def compare(exact: Exact, preview: Floats, target: Ids) -> Iterator[tuple[int, Doubles]]:
-    """For each number of exact rows: the sums over queries of what ``NAMES`` has."""
+def compare(exact: Exact, preview: Floats, target: Ids, parts: Sequence[int] = ROWS) -> Iterator[tuple[int, Doubles]]:
+    """For each number of exact rows, V / part: the sums over queries of what ``NAMES`` has."""
     queries, vocab = preview.shape
     line = np.arange(queries)[:, None]
-    most = -(-vocab // ROWS[-1])
+    most = -(-vocab // parts[-1])
     found = np.argpartition(preview, vocab - most, axis=1)[:, vocab - most :]
     found = np.take_along_axis(found, np.argsort(-np.take_along_axis(preview, found, 1), axis=1), 1)
-    for rows in ROWS:
+    for rows in parts:
         chosen = found[:, : -(-vocab // rows)]
         mixed = preview.astype(np.float64)
         mixed[line, chosen] = exact.z[line, chosen]

@@ -3,26 +3,28 @@
 ::
 
     python -m studies reproduce vlasova-softmax:times prepare FOLDER  # heads trained on Penn Treebank's vectors
-    python -m studies reproduce vlasova-softmax:times time FOLDER studies/results/hierarchical-times.json
+    python -m studies reproduce vlasova-softmax:times time FOLDER studies/results/hierarchical-times.json [LAYER...]
 
-Two sizes: the Penn Treebank LSTM's layer (10,000 x 200) with heads trained on its hidden vectors, and a synthetic layer of
-One Billion Word's size (793,471 x 256; random rows, biases and tree by Zipf's law): its times are real, its answers mean
-nothing, and no perplexity is claimed. ``rows`` is how many rows an engine read: for a binary tree, nodes opened.
+The Penn Treebank LSTM's layer with heads trained on its hidden vectors (``ptb-lstm``), SmolLM2's head and a text recogniser's
+(``smollm2``, ``characters``), and a layer of One Billion Word's size (``synthetic``, 793,471 x 256; random rows, biases and
+tree by Zipf's law): its times are real, its answers mean nothing, and no perplexity is claimed.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from statistics import quantiles
 from typing import Any
 
 import numpy as np
 
 import headlong as hl
 from headlong import Layer
-from headlong.bench import rivals
-from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, write_run
+from headlong.bench import real_layers, rivals
+from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, read_run, write_run
 from headlong.structured import TreeLayer, load_layer
 from studies.papers.svd_hierarchical import hierarchical as study
 from studies.papers.svd_hierarchical import steps
@@ -69,49 +71,40 @@ def contestants(layers: Iterator[tuple[str, Any]], threads: int) -> Iterator[Con
     for name, layer in layers:
         if isinstance(layer, Layer):
             yield rivals.contestant("torch fp32", layer, 10, threads)
-            for method in ("svd", "cascade"):
-                yield _engine(method, hl.compile(layer, method=method, delta=0.0, eps=0.2, threads=threads))
+            yield _engine("svd, D/8, V/10", hl.compile(layer, method="svd", rows=-(-layer.vocab // 10), threads=threads))
+            yield _engine("cascade", hl.compile(layer, method="cascade", delta=0.0, eps=0.2, threads=threads))
         else:
             yield _engine(name, hl.compile(layer, threads=threads))
 
 
 def _engine(name: str, engine: Any) -> Contestant:
-    return Contestant(name, lambda hidden: engine.topk(hidden, k=10), about={"engine": repr(engine)})
+    return Contestant(name, lambda hidden: engine.topk(hidden, k=10))
 
 
-def timed(layers: Iterator[tuple[str, Any]], hidden: Any, threads: int, schedule: Schedule) -> list[Any]:
-    field = {one.name: one for one in contestants(layers, threads)}
-    found = []
-    for timing in contest(list(field.values()), hidden, 1, schedule):
-        one = field[timing.contestant]
-        entry: dict[str, Any] = {"contestant": one.name, "about": dict(one.about), "seconds": timing.seconds}
-        costs = [getattr(one.call(one.prepare(hidden[b : b + 1])), "cost", None) for b in range(16)]
-        if costs[0] is not None:
-            entry |= {key: float(np.mean([getattr(cost, key)[0] for cost in costs])) for key in ("rows", "bytes")}
-        found.append(entry)
-    return found
+def subjects(folder: Path) -> Iterator[tuple[str, Iterator[tuple[str, Any]], Any]]:
+    """Name, layers, and the vectors that they are asked about, each read when its turn comes."""
+    data = study.read(Path(os.environ["HEADLONG_DATA"]), study.FOLDERS["hierarchical"])
+    saved = ((name, load_layer(folder / _file(name))) for name in study.HEADS)
+    yield "ptb-lstm", chain([("full", data.layer)], saved), study.spread(data.test_hidden, QUERIES).astype(np.float32)
+    for name in ("smollm2", "characters"):
+        one = real_layers.load(name)
+        yield name, iter([("full", one.layer)]), one.valid[:QUERIES].astype(np.float32)
+    yield "synthetic", synthetic(), np.random.default_rng(1).standard_normal((QUERIES, DIM)).astype(np.float32)
 
 
-def saved(folder: Path) -> Iterator[tuple[str, Any]]:
-    yield "full", Layer.load(Path(os.environ["HEADLONG_DATA"], study.FOLDERS["hierarchical"], "layer.safetensors"))
-    for name in study.HEADS:
-        yield name, load_layer(folder / _file(name))
-
-
-def main(what: str, folder: str, *out: str) -> None:
-    """``prepare FOLDER`` trains the heads, ``time FOLDER FILE`` times them."""
+def main(what: str, folder: str, file: str = "", *names: str) -> None:
+    """``prepare FOLDER`` trains the heads, ``time FOLDER FILE`` times all layers, or those named; the file keeps the others."""
     if what == "prepare":
         prepare(Path(folder))
         return
-    threads, path = processors(), Path(*out)
-    data = study.read(Path(os.environ["HEADLONG_DATA"]), study.FOLDERS["hierarchical"])
-    hidden = study.spread(data.test_hidden, QUERIES).astype(np.float32)
-    made = np.random.default_rng(1).standard_normal((QUERIES, DIM)).astype(np.float32)
-    record: dict[str, Any] = {"environment": environment(threads), "runs": []}
-    schedule = Schedule(rounds=9, settle=1, calls=5, seconds=25.0)
+    threads, schedule = processors(), Schedule(rounds=9, settle=1, calls=5, seconds=20.0)
+    runs = {run["layer"]: run for run in read_run(file)["runs"]} if Path(file).is_file() else {}
     with pinned(threads):
-        for name, layers, asked in (
-            ("ptb-lstm, 10,000 x 200", saved(Path(folder)), hidden), (f"synthetic, {VOCAB:,} x {DIM}", synthetic(), made),
-        ):  # fmt: skip
-            record["runs"].append({"layer": name, "entries": timed(layers, asked, threads, schedule)})
-            write_run(path, record)
+        for name, layers, hidden in subjects(Path(folder)):
+            if names and name not in names:
+                continue
+            found = contest(list(contestants(layers, threads)), hidden, 1, schedule)
+            milliseconds = {one.contestant: [round(1000 * part, 5) for part in quantiles(one.seconds, n=4)] for one in found}
+            runs[name] = {"layer": name, "milliseconds": milliseconds, "environment": environment(threads)}
+            command = f"python -m studies reproduce vlasova-softmax:times time FOLDER studies/results/{Path(file).name}"
+            write_run(file, {"command": command, "runs": list(runs.values())})

@@ -232,6 +232,7 @@ def test_names_that_others_call(model: Model, stock: Any) -> None:
     assert model.detokenize([40, 41]) == stock.detokenize([40, 41]) and model.chat_format == stock.chat_format
     parts = model.memory()
     assert parts["body, mapped"] < parts["original, mapped"] and "sequences=4" in repr(model)
+    assert parts["head, written out"] == 0
 
 
 def test_the_engine_is_compiled_once(path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

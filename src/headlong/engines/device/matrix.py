@@ -112,7 +112,7 @@ class DeviceMatrix:
         self.tiles = INTERPRETED if device == INTERPRETER else Tiles()
         self.layer, self.vocab, self.dim, link = layer, layer.vocab, layer.dim, layer.link
         there = layer.resident
-        self.weight = self.tensor(layer.weight) if there is None else there.to(self.device).contiguous()
+        self.weight = self.tensor(np.asarray(layer.weight)) if there is None else there.to(self.device).contiguous()
         self.bias = None if layer.bias is None else self.tensor(layer.bias)
         self.one = self.tensor(np.ones(1, np.float32))
         self.offset = self.one if self.bias is None else self.bias

@@ -323,8 +323,9 @@ class Reader:
         self.rules = rules._replace(arm=arm, sum=total)
         self.isa = parts.rows.isa
         _, self.slope, self.shift, *_ = self.layer.link.lowered()
+        weight = self.layer.weight if isinstance(self.layer.weight, np.ndarray) else np.asarray(self.layer.weight)
         self._native = None if self.isa == native.REFERENCE else native.adaptive(
-            bits(self.layer.weight), self.layer.weight.dtype.name, self.layer.bias, self.arrays["columns"],
+            bits(weight), weight.dtype.name, self.layer.bias, self.arrays["columns"],
             self.arrays["column_weight"], (self.slope, self.shift), self.isa,
         )  # fmt: skip
 

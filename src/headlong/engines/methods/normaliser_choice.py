@@ -15,6 +15,7 @@ from headlong.engines.method import sure
 from headlong.engines.method_choice import FEW_TO_BET, bets
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
+from headlong.packed_rows import PackedRows
 from headlong.plan import Plan
 from headlong.previews.blocks.choice import ROW, look_bytes, stand_ins
 from headlong.promise import Promise
@@ -32,7 +33,8 @@ def with_normalisers(layer: Layer, plan: Plan, promise: Promise, vectors: Double
     found_elsewhere = plan.blocks is not None and plan.blocks.least <= promise.eps
     if found_elsewhere or not plan.levels or not bets(promise) or layer.weight.nbytes < FEW_TO_BET:
         return plan
-    look, every = look_bytes(plan), layer.weight.nbytes
+    # Codes take as long as the float32 numbers that are made of them.
+    look, every = look_bytes(plan), layer.weight.size * (4 if isinstance(layer.weight, PackedRows) else layer.weight.itemsize)
     if native.isa() == native.REFERENCE or look < LOOK * every:
         return plan
     queries = stand_ins(layer) if vectors is None else vectors

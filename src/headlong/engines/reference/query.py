@@ -18,7 +18,7 @@ from headlong.dtypes import UNIT
 from headlong.errors import InputError
 from headlong.links import Link
 from headlong.native import round_up
-from headlong.plan import MOST_PEAKS, PLANES, TERM_KINDS, Level, Plan, Term, deinterleave, slack_rows
+from headlong.plan import MOST_PEAKS, PLANES, TERM_KINDS, Level, Plan, Term, deinterleave, in_bytes, slack_rows
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -176,7 +176,7 @@ def products(level: Level, x: Doubles, ids: Ids, vocab: int) -> Doubles:
     if level.scale is None:
         ((start, stop),) = level.layout
         return np.asarray((level.codes[ids].astype(np.float64) * x[start:stop]).sum(axis=1))
-    codes = deinterleave(level.codes, vocab)[ids]
+    codes = deinterleave(in_bytes(level.codes, sum(stop - start for start, stop in level.layout)), vocab)[ids]
     total, column = np.zeros(len(ids)), 0
     for segment, (start, stop) in enumerate(level.layout):
         rounded = two_planes(x[start:stop])

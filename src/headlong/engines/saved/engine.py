@@ -25,6 +25,7 @@ from headlong.engines.saved.changes import Changes, read_changes
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
+from headlong.packed_rows import PackedRows
 from headlong.plan import CLASS_BLOCK, TERM_KINDS, Blocks, Dense, Level, Plan, Term, padded, slack_rows
 from headlong.promise import Promise
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
@@ -67,7 +68,7 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     if engine.changes is not None:
         tensors |= saved_changes.tensors_of(engine.changes)
     if with_layer:
-        tensors |= {"layer.weight": layer.weight, "layer.bias": layer.bias}
+        tensors |= {"layer.weight": layer.stored, "layer.bias": layer.bias}
     record = {
         "method": engine.method,
         "options": {name: _plain(value) for name, value in engine.options.items()},
@@ -169,7 +170,10 @@ class _Record:
                 )
             return given
         bias = self.file.read("layer.bias") if "layer.bias" in self.file.tensors else None
-        layer = Layer(self.file.read("layer.weight"), bias, link_from_dict(facts["link"]), name=str(facts["name"]))
+        weight: Any = self.file.read("layer.weight")
+        if weight.dtype == np.uint8:
+            weight = PackedRows(weight, str(facts["dtype"]), shape[1])
+        layer = Layer(weight, bias, link_from_dict(facts["link"]), name=str(facts["name"]))
         _same("layer.weight", (layer.dtype, layer.vocab, layer.dim), (facts["dtype"], *shape))
         return layer
 
@@ -225,6 +229,9 @@ class _Record:
             codes = self._tensor(f"{name}.codes", np.float32, (vocab, layout[0][1] - layout[0][0]))
         else:
             words = sum(-(-(stop - start) // 4) for start, stop in layout)
+            there = self.file.tensors.get(f"{name}.codes")
+            if there is not None and words % 4 == 0 and there.shape[1:2] == (words // 4 * 3,):
+                words = words // 4 * 3  # in six bits
             codes = self._tensor(f"{name}.codes", np.uint8, (padded(vocab) // CLASS_BLOCK, words, CLASS_BLOCK, 4))
         assert codes is not None
         scale = None if matrix else self._sizes(f"{name}.scale", (len(layout), padded(vocab)))

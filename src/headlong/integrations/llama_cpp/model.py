@@ -262,7 +262,8 @@ class Model:
         """Bytes by part. What is mapped is in memory as far as it is read."""
         found = {part: path.stat().st_size for part, path in self._files.items()}
         layer = self.engine.layer
-        return found | {"head, written out": layer.weight.nbytes if "written out" in layer.name else 0} | self._decoder.memory()
+        kept = not isinstance(layer.weight, np.ndarray) or "written out" not in layer.name  # mapped with the original
+        return found | {"head, written out": 0 if kept else layer.weight.nbytes} | self._decoder.memory()
 
     def close(self) -> None:
         """Frees llama.cpp's memory."""

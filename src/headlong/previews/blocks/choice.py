@@ -121,7 +121,7 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
     most = last(1)
     if not most:
         return Worth(0, 0, 0)
-    found, row = search(min(most, SHORT)), layer.dim * layer.weight.itemsize
+    found, row = search(min(most, SHORT)), layer.row_bytes
     spare = look_time(layer, plan, min(most, SHORT), 1) - search_time(layer, found._replace(opened=0.0), 1)
     opened = max(found.opened, spare / (THREADS * FETCHED))
     return Worth(most, last(2), last(BATCH), found.every + opened + max(0.0, found.rows - min(most, SHORT)) * row)
@@ -144,7 +144,7 @@ def sooner(layer: Layer, search: Counted, look: float, batch: int) -> bool:
 
 def search_time(layer: Layer, search: Counted, batch: int) -> float:
     """In bytes of a scan. In a batch every thread has queries of its own."""
-    alone = FETCHED * search.opened + (ROW + ALONE * layer.dim * layer.weight.itemsize) * search.rows
+    alone = FETCHED * search.opened + (ROW + ALONE * layer.row_bytes) * search.rows
     return THREADS * (search.every + alone) if batch == 1 else search.every / batch + alone
 
 
@@ -152,7 +152,7 @@ def look_time(layer: Layer, plan: Plan, k: int, batch: int) -> float:
     """The same of a look for the ``k`` best: of one query, each thread has some of the classes, and the best of those."""
     threads = THREADS if batch == 1 else 1
     candidates = threads * k * (1 + math.log(max(1.0, layer.vocab / (threads * k))))
-    rows = (threads * ROW + ALONE * layer.dim * layer.weight.itemsize) * k
+    rows = (threads * ROW + ALONE * layer.row_bytes) * k
     passes = PASSES if batch == 1 else 0.0
     return look_bytes(plan) * max(1 / batch, PRODUCTS) + COMPARED * layer.vocab + passes + ROW * candidates + rows
 
@@ -170,7 +170,7 @@ def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: in
         answer = search.topk(row[None], k, None, 1)
         done += float(answer[5][0]) / len(judges)
         rows, read = rows + float(answer[2][0]) / len(judges), read + float(answer[3][0]) / len(judges)
-    return Counted(every, max(0.0, read - every - rows * layer.dim * layer.weight.itemsize), rows, again=1 - done)
+    return Counted(every, max(0.0, read - every - rows * layer.row_bytes), rows, again=1 - done)
 
 
 def _every(blocks: Blocks) -> float:
@@ -193,7 +193,7 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
     norms = np.zeros(layer.vocab, np.float32)  # they decide nothing but the rounding of float32
     reader: Any = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, native.isa())
-    row, judges = layer.dim * layer.weight.itemsize, _judges(vectors, 1)
+    row, judges = layer.row_bytes, _judges(vectors, 1)
     affine: Any = tuple(numbers)
 
     def counted(every: float, way: Callable[[Doubles, int], tuple[Array, ...]]) -> Counted:

@@ -1,0 +1,180 @@
+"""Rows that stay codes and scales: the numbers, the answers and the memory of an engine over them, and its files.
+
+The oracle is ggml's own dequantisation in the ``gguf`` package, and an engine over the float32 matrix that it gives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong import native
+from headlong.engines.build import arrays_of
+from headlong.errors import InputError, MalformedFileError, WrongLayerError
+from headlong.packed_rows import INT8, SIZES, PackedRows, width
+from headlong.plan import deinterleave, in_bytes
+from headlong.store import write_file
+
+KINDS = (*SIZES, INT8)
+DIM = 512
+WAYS = [{"method": name} for name in ("full", "cascade", "codes")] + [{"method": "cascade", "blocks": True}]
+
+
+def rows_of(kind: str, vocab: int, dim: int = DIM, seed: int = 0) -> PackedRows:
+    """Any bytes are codes; scales in float16 are made sane."""
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 256, (vocab, width(kind, dim)), dtype=np.uint8)
+    if kind == INT8:
+        data[:, :4] = rng.uniform(0.001, 0.01, (vocab, 1)).astype(np.float32).view(np.uint8)
+        return PackedRows(data, kind, dim)
+    blocks = data.reshape(vocab, -1, SIZES[kind][1])
+    sane = (rng.uniform(0.0005, 0.001, (vocab, blocks.shape[1], 2)) * rng.choice([-1, 1], (vocab, 1, 1))).astype(np.float16)
+    if kind == "Q6_K":
+        blocks[..., 208:] = sane[..., :1].view(np.uint8)
+    else:
+        many = 2 if kind.endswith("K") else 1
+        blocks[..., : 2 * many] = np.ascontiguousarray(sane[..., :many]).view(np.uint8)
+    data.flags.writeable = False
+    return PackedRows(data, kind, dim)
+
+
+def dense_of(rows: PackedRows) -> Any:
+    if rows.kind == INT8:
+        scale = rows.stored[:, :4].copy().view(np.float32).astype(np.float64)
+        return (rows.stored[:, 4:].view(np.int8) * scale).astype(np.float32)
+    return gguf.quants.dequantize(rows.stored, gguf.GGMLQuantizationType[rows.kind])
+
+
+EACH_LEVEL = """
+import sys, numpy as np
+sys.path.insert(0, sys.argv[1])
+from headlong import native
+from test_packed_rows import KINDS, dense_of, rows_of
+for kind in KINDS:
+    rows = rows_of(kind, 70)
+    found = native.products(rows, np.eye(512)).T
+    assert (found.astype(np.float32).view(np.uint32) << 1 == dense_of(rows).view(np.uint32) << 1).all(), kind
+    code = native.encode_int8(rows)
+    assert all(np.array_equal(a, b) for a, b in zip(code, native.encode_int8(dense_of(rows)))), kind
+    assert (native.row_norms(rows) == native.row_norms(dense_of(rows))).all(), kind
+print(native.isa())
+"""
+
+
+@pytest.mark.parametrize("level", [*native.levels(), native.REFERENCE])
+def test_the_numbers_are_those_of_ggml_at_every_level(level: str) -> None:
+    """To the last bit, but for the sign of zero, which a product has not."""
+    call, at = [sys.executable, "-c", EACH_LEVEL, str(Path(__file__).parent)], os.environ | {"HEADLONG_ISA": level}
+    done = subprocess.run(call, env=at, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.strip() == level, done.stderr
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", WAYS)
+def test_answers_are_those_of_the_float32_matrix(kind: str, how: dict[str, Any]) -> None:
+    rows, rng = rows_of(kind, 1100), np.random.default_rng(1)
+    bias = rng.standard_normal(len(rows)).astype(np.float32)
+    ours, theirs = hl.compile(hl.Layer(rows, bias), **how), hl.compile(hl.Layer(dense_of(rows), bias), **how)
+    assert ours.layer.dtype == kind and ours.layer.row_bytes == width(kind, DIM)
+    hidden, chosen = rng.standard_normal((20, DIM)), rng.integers(0, len(rows), (20, 4))
+    for limits in ({}, {"allowed": np.arange(0, 1100, 3)}, {"exclude": [5, 7]}):
+        top, other = ours.topk(hidden, 6, **limits), theirs.topk(hidden, 6, **limits)
+        assert (top.ids == other.ids).all() and (top.logits == other.logits).all()
+        assert (np.abs(top.lse - other.lse) <= top.error + other.error).all() and (top.error <= 0.01 + 1e-9).all()
+    assert (np.concatenate([ours.topk(one[None], 6).logits for one in hidden]) == theirs.topk(hidden, 6).logits).all()
+    assert (ours.log_prob(hidden, chosen).logits == theirs.log_prob(hidden, chosen).logits).all()
+    for filters in ({}, {"top_p": 0.7}, {"top_k": 5}, {"min_p": 0.1}):
+        assert (ours.sample(hidden, 2, seed=4, **filters).ids == theirs.sample(hidden, 2, seed=4, **filters).ids).all()
+
+
+@pytest.mark.parametrize("most", [127, 31])
+def test_codes_of_six_bits_bound_what_they_lose(most: int) -> None:
+    """Their radii are those of the codes that are there: decoded, no row is further off than said."""
+    weight = np.random.default_rng(3).standard_normal((200, 64)).astype(np.float32)
+    weight[7] = 0
+    codes = native.encode_rows(weight, most=most)
+    assert codes.codes.shape[1] == (16 if most == 127 else 12)
+    whole = deinterleave(in_bytes(codes.codes, 64), 200).astype(np.float64) - 128
+    assert np.abs(whole).max() == most
+    gap = weight - whole * codes.scale[:200, None]
+    assert (np.linalg.norm(gap, axis=1) <= codes.error[:200]).all() and (np.abs(gap).max(axis=1) <= codes.peak[:200]).all()
+
+
+def bytes_of(engine: hl.Engine) -> int:
+    """Of all arrays that an engine keeps: stored rows, codes, and what belongs to each class."""
+    arrays = {id(array): array.nbytes for array in arrays_of(engine.plan)}
+    return engine.layer.stored.nbytes + engine.norms.nbytes + sum(arrays.values())
+
+
+@pytest.mark.parametrize(("kind", "times"), [("Q8_0", 2.0), ("Q6_K", 2.0), ("Q4_K", 2.4)])
+def test_an_engine_takes_no_more_than_twice_the_head(kind: str, times: float, tmp_path: Path) -> None:
+    rows = rows_of(kind, 20_000, 1024)
+    engine = hl.compile(hl.Layer(rows))
+    assert engine.plan.levels and bytes_of(engine) <= times * rows.nbytes
+    engine.save(tmp_path / "head.safetensors")
+    assert (tmp_path / "head.safetensors").stat().st_size <= times * rows.nbytes
+
+
+def test_compiling_works_in_slices() -> None:
+    rows = rows_of("Q6_K", 60_000, 1024)
+    tracemalloc.start()
+    hl.compile(hl.Layer(rows))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < rows.size * 4 * 0.75  # of the float32 matrix
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q6_K", INT8])
+def test_files_keep_the_rows(kind: str, tmp_path: Path) -> None:
+    rows = rows_of(kind, 900)
+    layer, path = hl.Layer(rows), tmp_path / "engine.safetensors"
+    engine = hl.compile(layer, "cascade")
+    hidden = np.random.default_rng(5).standard_normal((8, DIM))
+    expected = engine.topk(hidden, 4)
+    engine.save(path)
+    for found in (hl.load(path), pickle.loads(pickle.dumps(engine))):  # noqa: S301  # our own
+        assert found.layer.dtype == kind and (found.topk(hidden, 4).logits == expected.logits).all()
+        assert found.layer.checksum() == layer.checksum()
+    engine.save(path, layer=False)
+    assert (hl.load(path, layer).topk(hidden, 4).ids == expected.ids).all()
+    with pytest.raises(WrongLayerError):
+        hl.load(path, hl.Layer(dense_of(rows)))
+    layer.save(tmp_path / "layer.safetensors")
+    again = hl.Layer.load(tmp_path / "layer.safetensors")
+    assert again.dtype == kind and again.checksum() == layer.checksum()
+    about = {"format": "headlong layer", "version": "1", "link": json.dumps(layer.link.as_dict())}
+    for said in ({"kind": kind, "dim": DIM + 256}, {"kind": "Q9", "dim": DIM}, {"kind": 8, "dim": DIM}, {}):
+        write_file(tmp_path / "odd.safetensors", {"lm_head.weight": rows.stored}, about | {"rows": json.dumps(said)})
+        with pytest.raises(MalformedFileError):
+            hl.Layer.load(tmp_path / "odd.safetensors")
+
+
+def test_bytes_that_change_are_noticed() -> None:
+    stored = rows_of("Q8_0", 900).stored.copy()
+    engine = hl.compile(hl.Layer(PackedRows(stored, "Q8_0", DIM)), "cascade")
+    stored[:] = rows_of("Q8_0", 900, seed=1).stored
+    with pytest.raises(InputError, match="have changed since"):
+        engine.topk(np.ones((1, DIM)), 1)
+
+
+def test_classes_come_and_go() -> None:
+    """Rows beside are float32; compacted, all are."""
+    rows, rng = rows_of("Q6_K", 900), np.random.default_rng(6)
+    hidden, more = rng.standard_normal((8, DIM)), rng.standard_normal((3, DIM)).astype(np.float32)
+    weight = np.concatenate([dense_of(rows), more])
+    z = hidden @ weight.T.astype(np.float64)
+    z[:, [1, 4]] = -np.inf
+    changed = hl.compile(hl.Layer(rows), "cascade").with_rows(more).without([1, 4])
+    for engine in (changed, changed.compact()):
+        assert (engine.topk(hidden, 5).ids == np.argsort(-z, axis=1, kind="stable")[:, :5]).all()
