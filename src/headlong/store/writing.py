@@ -92,7 +92,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file that takes the place of ``path``, on disk for sure, when the block ends without a fault.
 
     Its folder is made where there is none, and it has the old file's permissions. Until then it has no name, where the system
-    has such files, so that a killed writer leaves nothing; elsewhere it lies beside ``path``, and a later writer clears it away.
+    has such files, so that a killed writer leaves nothing; elsewhere it lies beside ``path``, until a later writer removes it.
     """
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
