@@ -1,14 +1,16 @@
 """On a GPU: every engine that there is, and PyTorch in bfloat16 as it is, compiled, and as a CUDA graph.
 
-    python benchmarks/device.py --json results/device.json                       four shapes, batches of 1, 8, 32 and 128
+    python benchmarks/device.py --json results/device.json                       four shapes, batches of 1, 8, 64 and 1,024
     python benchmarks/device.py --layer smollm2 --batch 1,64 --json FILE         a layer of headlong.bench.real_layers
     python benchmarks/device.py --shape 128256,2048,1 --device cuda:1 --json FILE
 
     x     = median seconds of PyTorch's fastest form / those of the row's faster form (as it is, graph)         below 1: slower
+            a graph that leaves rows unproved is not the faster form: what is open is not read again there
     GB/s  = bytes that a call reads / seconds;  the row "copy" moves as many bytes as the layer has: what memory can do
 
-All take turns, timed by device events, each behind a read of four times the L2 cache. ``outside`` counts answers that float64
-refutes: a proved row with other ids, a log-probability beyond its error, a proved draw that is not the CPU engine's.
+Rows are read in bfloat16 by all (``--dtype``: in another type by the engines). All take turns, timed by device events, each
+behind a read of four times the L2 cache. ``outside`` counts answers that float64 refutes: a proved row with other ids, a
+log-probability beyond its error, a proved draw that is not the CPU engine's.
 What cannot run here (memory, compilation, capture) is a row with the reason.
 """
 
@@ -16,13 +18,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ ENGINES: dict[str, tuple[str, float]] = {
     "full": ("full", 0.01), "cascade, ids only": ("cascade", math.inf), "svd": ("svd", math.inf),
 }  # fmt: skip
 K, SEED, TEMPERATURE = 10, 0, 0.8
-STEPS: dict[str, dict[str, float]] = {"draw": {}, "draw, top-p 0.95": {"top_p": 0.95}}
+STEPS: dict[str, dict[str, Any]] = {"draw": {}, "draw, top-p 0.95": {"top_p": 0.95}}
 Call = Callable[[Any], Any]
 
 
@@ -106,18 +106,53 @@ class Rival:
         return order.gather(-1, ranked.masked_fill(ranked.cumsum(-1) - ranked >= top_p, 0.0).multinomial(1))
 
 
-def subjects(asked: argparse.Namespace) -> Iterator[tuple[str, hl.Layer, Any]]:
+class Right(NamedTuple):
+    """What float64 and the CPU's engine say of the queries ``hidden`` float64, whole batches of them."""
+
+    layer: hl.Layer
+    hidden: Any
+    best: Any
+    drawn: dict[str, Any]
+
+    @classmethod
+    def of(cls, layer: hl.Layer, hidden: Any, best: Any, batch: int) -> Right:
+        """A draw depends on its row's place in the batch."""
+        count, cpu = len(hidden) // batch * batch, hl.compile(layer, "full")
+        place = np.arange(count) % batch
+        drawn = {
+            task: cpu.sample(hidden[:count], 1, TEMPERATURE, seed=SEED, position=place, **wish).ids
+            for task, wish in STEPS.items()
+        }
+        return cls(layer, hidden[:count], Truth(*(part[:count] for part in best)), drawn)
+
+    def outside(self, task: str, answers: list[Any]) -> dict[str, Any]:
+        """How many rows of an engine's answers are refuted, how many were proved, and what the last batch cost."""
+        ids, proved = (np.concatenate([getattr(one, name).cpu().numpy() for one in answers]) for name in ("ids", "proved"))
+        about = {"proved": float(proved.mean()), "bytes": float(answers[-1].cost.bytes.sum())}
+        if task != "top-k":
+            return about | {"outside": int((proved & (ids != self.drawn[task])).sum())}
+        true = true_log_probs(self.layer, self.hidden, ids, self.best.lse)
+        stated = ("log_probs", "error")
+        log_probs, error = (np.concatenate([getattr(one, name).cpu().numpy() for one in answers]) for name in stated)
+        off = np.abs(log_probs - true).max(axis=1) > error + 1e-9
+        other = proved & (np.abs(true - self.best.log_probs).max(axis=1) > 1e-9)  # ties may change places
+        largest = float(error.max()) if np.isfinite(error).all() else None
+        return about | {"outside": int((off | other).sum()), "same": float((ids == self.best.ids).mean()), "error": largest}
+
+
+def subjects(asked: argparse.Namespace) -> Iterator[tuple[str, str, hl.Layer, Any]]:
     """Named layers and their queries."""
+    count = max(asked.queries, *asked.batch)
     for name in asked.layer:
         one = load(name)
-        yield name, one.layer, evenly(one.valid, max(asked.queries, *asked.batch))
+        yield name, one.about, one.layer, evenly(one.valid, count)
     for text in asked.shape or (() if asked.layer else SHAPES):
-        found = synthetic(*shape(text), max(asked.queries, *asked.batch), SEED, measure.silent)
-        yield f"synthetic {text}", found.layer, found.hidden
+        found = synthetic(*shape(text), count, SEED, measure.silent)
+        yield text, f"synthetic, energy of logits falls as j^-{text.split(',')[2]}", found.layer, found.hidden
 
 
 def calls(
-    layer: hl.Layer, device: str, rival: Rival, tasks: dict[str, dict[str, float]]
+    layer: hl.Layer, device: str, rival: Rival, tasks: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, str, Any, Call]]:
     """``task, name, engine or None, call`` of everyone."""
     for name, (method, eps) in ENGINES.items():
@@ -134,40 +169,51 @@ def calls(
         yield task, "torch", None, lambda rows, wish=wish: rival.draw(rows, **wish)  # type: ignore[misc]
 
 
-def measured(name: str, layer: hl.Layer, queries: Any, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measured(layer: hl.Layer, queries: Any, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The rows of one layer."""
     torch, device = place_of(asked.device)
     gpu = asked.device != INTERPRETER
     kind = getattr(torch, layer.dtype)
     weight = tensor_of(layer.weight, torch, device)
     there = hl.Layer(weight, layer.bias, layer.link) if gpu else layer
-    size = layer.weight.nbytes
-    source = torch.zeros(size // 4, dtype=torch.float32, device=device)
+    source = torch.zeros(layer.weight.nbytes // 4, dtype=torch.float32, device=device)
     cache = torch.cuda.get_device_properties(device).L2_cache_size if gpu else 0
     clock = EventClock(torch, torch.zeros(cache, device=device)) if gpu else None  # four bytes each
     schedule = Schedule(asked.rounds, calls=5, settle=2, pause=0.0, seconds=asked.seconds)
     everyone = list(calls(there, asked.device, Rival(torch, layer, weight), STEPS))
     everyone.append(("top-k", "copy", None, lambda _: source.clone()))
+    rows = tensor_of(np.asarray(queries, np.float32), torch, device).to(kind)
+    hidden = rows.double().cpu().numpy()
+    best = Truth.of(layer, hidden, K)
     for batch in asked.batch:
-        rows = tensor_of(np.asarray(queries, np.float32), torch, device).to(kind)
-        about = {"layer": name, "batch": batch, "vocab": layer.vocab, "dim": layer.dim, "dtype": layer.dtype}
+        right = Right.of(layer, hidden, best, batch)
+        torch._dynamo.config.recompile_limit = 1000  # noqa: SLF001 - each batch size is compiled for
+        blocks = [rows[start : start + batch] for start in range(0, len(right.hidden), batch)]
         for task in dict.fromkeys(task for task, *_ in everyone):
             field, found = [], {}
             among = [one[1:] for one in everyone if one[0] == task]
-            for form, engine, call in forms(torch, among, rows[:batch], gpu):
-                row = found[form] = {**about, "task": task, "contestant": form}
+            for form, engine, call in forms(torch, among, blocks[0], gpu):
+                row = found[form] = {"batch": batch, "task": task, "contestant": form}
                 try:
-                    for start in range(0, max(1, len(queries) // batch) * batch, batch):
-                        block = rows[start : start + batch]
-                        joined(row, checked(task, engine, call(block), layer, block))
+                    if engine is None:
+                        call(blocks[0])
+                    else:
+                        row |= right.outside(task, [copied(torch, call(block)) for block in blocks])
                 except Exception as error:  # whatever a compiler or a driver raises is a row
-                    row["failed"] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
+                    row["failed"] = f"{type(error).__name__}: {' '.join(str(error).strip().splitlines()[:1])}"
                 else:
                     field.append(Contestant(form, call, lambda block: tensor_of(block, torch, device).to(kind)))
-            times = measure.contest(field, queries, batch, schedule, **({} if clock is None else {"clock": clock}))
+            times = measure.contest(field, queries, batch, schedule, clock=clock or measure.wall)
             for one, timing in zip(field, times, strict=True):
                 found[one.name]["us"] = round(1e6 * statistics.median(timing.seconds), 3)
             yield from found.values()
+
+
+def copied(torch: Any, answer: Any) -> Any:
+    """The answer apart from a graph's own memory, which the next replay writes to."""
+    if isinstance(answer, tuple):
+        return type(answer)(*(copied(torch, part) for part in answer[:]))
+    return answer.clone() if isinstance(answer, torch.Tensor) else answer
 
 
 def forms(torch: Any, everyone: list[Any], block: Any, gpu: bool) -> Iterator[tuple[str, Any, Call]]:
@@ -190,43 +236,19 @@ def forms(torch: Any, everyone: list[Any], block: Any, gpu: bool) -> Iterator[tu
             yield f"{name}{suffix}, graph", engine, replayed
 
 
-def checked(task: str, engine: Any, answer: Any, layer: hl.Layer, rows: Any) -> dict[str, Any]:
-    """What an engine's answer cost, and how many of its rows float64 refutes."""
-    if engine is None:
-        return {}
-    hidden = rows.double().cpu().numpy()
-    proved = answer.proved.cpu().numpy()
-    about = {"bytes": float(answer.cost.bytes.sum()), "proved": float(proved.mean()), "engine": repr(engine)}
-    if task != "top-k":
-        wish = {"seed": SEED, **STEPS[task]}
-        true = hl.compile(layer, "full").sample(hidden, 1, TEMPERATURE, **wish)
-        return about | {"outside": int((proved & (answer.ids.cpu().numpy() != true.ids)).sum())}
-    truth, ids = Truth.of(layer, hidden, K), answer.ids.cpu().numpy()
-    true = true_log_probs(layer, hidden, ids, truth.lse)
-    off = np.abs(answer.log_probs.cpu().numpy() - true).max(axis=1) > answer.error.cpu().numpy() + 1e-9
-    other = proved & (np.abs(true - truth.log_probs).max(axis=1) > 1e-9)  # ties may change places
-    return about | {"outside": int((off | other).sum())}
-
-
-def joined(row: dict[str, Any], more: dict[str, Any]) -> None:
-    """Counts of refuted answers add up; of the rest the last block's are kept."""
-    row |= more | ({"outside": row.get("outside", 0) + more["outside"]} if "outside" in more else {})
-
-
-def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+def table(name: str, layer: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
     """A line for each engine and ``copy``: the faster of its forms."""
-    keys = dict.fromkeys((row["layer"], row["batch"], row["task"]) for row in rows)
-    for key in keys:
-        mine = [row for row in rows if (row["layer"], row["batch"], row["task"]) == key]
+    for key in dict.fromkeys((row["batch"], row["task"]) for row in rows):
         best: dict[str, dict[str, Any]] = {}
-        for row in (row for row in mine if "us" in row):
+        for row in (row for row in rows if "us" in row and (row["batch"], row["task"]) == key):
             stem = row["contestant"].removesuffix(", graph").removesuffix(", compiled")
-            best[stem] = min(row, best.get(stem, row), key=lambda one: float(one["us"]))
+            best[stem] = min(row, best.get(stem, row), key=lambda one: (-one.get("proved", 0.0), float(one["us"])))
         for stem, row in best.items():
             over = f"{best['torch']['us'] / row['us']:.2f}x" if "torch" in best else "-"
-            size = 2.0 * row["vocab"] * row["dim"] * {"float32": 2, "float16": 1, "bfloat16": 1}[row["dtype"]]
+            size = 2.0 * layer["vocab"] * layer["dim"] * {"float32": 2, "float16": 1, "bfloat16": 1}[layer["dtype"]]
             speed = (2 * size if stem == "copy" else row.get("bytes", size)) / row["us"] / 1e3
-            yield f"{key[0]:24} {key[1]:4} {key[2]:17} {stem:18} {row['us']:10,.1f} us {over:>8} {speed:8,.0f} GB/s"
+            what = f"{name:20} {key[0]:4} {key[1]:17} {row['contestant']:24}"
+            yield f"{what} {row['us']:10,.1f} us {over:>8} {speed:8,.0f} GB/s"
     failed = sorted({f"{row['contestant']}: {row['failed']}" for row in rows if "failed" in row})
     yield f"outside their proof: {sum(row.get('outside', 0) for row in rows)}; could not run: {'; '.join(failed) or 'none'}"
 
@@ -235,12 +257,13 @@ def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layer", action="append", default=[], help="of headlong.bench.real_layers, or a harvested folder")
     parser.add_argument("--shape", action="append", default=[], help="VOCAB,DIM,POWER of a synthetic layer")
-    parser.add_argument("--batch", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 32, 128])
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"], help="of the rows")
+    parser.add_argument("--batch", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64, 1024])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--queries", type=int, default=256, help="how many answers are compared with float64")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", help="the file of a page's results")
     asked = parser.parse_args(words)
     try:
         torch, device = place_of(asked.device)
@@ -248,14 +271,21 @@ def main(words: list[str] | None = None) -> None:
         if asked.device != INTERPRETER:
             facts = {"gpu": torch.cuda.get_device_properties(device).name, "cuda": torch.version.cuda}
             facts["triton"] = importlib.import_module("triton").__version__
-        rows = [row for subject in subjects(asked) for row in measured(*subject, asked)]
+        for name, about, stored, queries in subjects(asked):
+            weight = stored.weight if stored.dtype == asked.dtype else stored.weight.astype(np.dtype(asked.dtype))
+            layer = hl.Layer(weight, stored.bias, stored.link)
+            kept = name if asked.dtype == "bfloat16" else f"{name}, {asked.dtype}"
+            shown = {"about": about, "vocab": layer.vocab, "dim": layer.dim, "dtype": layer.dtype}
+            rows = list(measured(layer, queries, asked))
+            sys.stdout.write("\n".join(table(kept, shown, rows)) + "\n")
+            sys.stdout.flush()
+            if asked.json is not None:
+                record = {"environment": measure.environment(measure.processors(), **facts), "layer": shown, "rows": rows}
+                told = f"--batch {','.join(map(str, asked.batch))} --dtype {asked.dtype} --rounds {asked.rounds}"
+                which = f"--layer {name}" if name in asked.layer else f"--shape {name}"
+                measure.keep(asked.json, "on a GPU", record, kept, f"python benchmarks/device.py {which} {told}")
     except HeadlongError as error:
         parser.exit(2, f"{error}\n")
-    sys.stdout.write("\n".join(table(rows)) + "\n")
-    if asked.json is not None:
-        command = " ".join(["python", "benchmarks/device.py", *(sys.argv[1:] if words is None else words)])
-        record = {"command": command, "environment": measure.environment(measure.processors(), **facts), "rows": rows}
-        asked.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

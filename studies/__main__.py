@@ -142,7 +142,7 @@ def _given(model: Path | None, found: Sequence[papers.PaperTable], out: Path) ->
 
 def train(asked: argparse.Namespace, threads: int) -> None:
     """A recipe in, a run's folder out."""
-    from studies.models import recipe, run
+    from studies.models import recipe
 
     if asked.recipe is None:
         sys.stdout.write("\n".join(sorted(recipe.RECIPES)) + "\n")
@@ -150,6 +150,8 @@ def train(asked: argparse.Namespace, threads: int) -> None:
     given = {"data": asked.data, "head.kind": asked.head, "training.seed": asked.seed}
     settings = {name: value for name, value in given.items() if value is not None} | dict(map(_choice, asked.option))
     chosen = recipe.read_recipe(asked.recipe, settings)
+    from studies.models import run  # torch: only what can be trained waits for it
+
     record = run.train(chosen, asked.out, progress(chosen.name))
     _say(record) if asked.json else sys.stdout.write(run.summary(record) + "\n")
 

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+import headlong
 from headlong import errors
 from headlong.errors import HeadlongError, InputError, MissingTensorError, StoreError
 
@@ -55,3 +56,10 @@ def test_callers_may_catch_by_the_builtin_name() -> None:
     with pytest.raises(KeyError):
         raise MissingTensorError("gone")
     assert issubclass(MissingTensorError, StoreError)
+
+
+def test_types_are_named_with_their_articles() -> None:
+    with pytest.raises(InputError, match=r"^layer is an int; expected"):
+        headlong.compile(3)  # type: ignore[call-overload]
+    with pytest.raises(InputError, match=r"^layer is a str; expected"):
+        headlong.compile("head")  # type: ignore[call-overload]

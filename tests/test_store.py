@@ -305,9 +305,12 @@ def test_a_fault_while_writing_leaves_the_old_file_and_nothing_else(tmp_path: Pa
     assert os.listdir(tmp_path) == ["f"]
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
+    """As ``-o`` of every command does."""
+    store.write_file(tmp_path / "none" / "at all" / "f", {})
+    assert store.open_file(tmp_path / "none" / "at all" / "f").tensors == {}
     with pytest.raises(StoreError, match="cannot be written"):
-        store.write_file(tmp_path / "none" / "f", {})
+        store.write_file(tmp_path / "none" / "at all" / "f" / "g", {})
 
 
 def test_a_link_keeps_pointing_and_permissions_are_the_usual(tmp_path: Path) -> None:

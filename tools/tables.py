@@ -34,7 +34,7 @@ from headlong.cli.main import app  # noqa: E402
 from headlong.engines.method import METHODS, option_names  # noqa: E402
 from headlong.engines.structured.base import ENGINES  # noqa: E402
 from headlong.report.decoding import decoding, medians  # noqa: E402
-from headlong.report.tables import ReportTable, machine, markdown, percent, table, times  # noqa: E402
+from headlong.report.tables import ReportTable, machine, markdown, micros, percent, table, times  # noqa: E402
 from studies.pages import BLOCKS as STUDIES  # noqa: E402
 
 Run = Mapping[str, Any]
@@ -280,10 +280,39 @@ def host_team() -> str:
     return "\n".join([*lines, "", said])
 
 
+GPU_ENGINES = ("full", "cascade, ids only", "svd")
+
+
+def on_a_gpu() -> str:
+    """Each engine's fastest form of those that prove most, beside PyTorch's fastest; what float64 refuted."""
+    parts = []
+    for record in runs("device", "on a GPU").values():
+        best: dict[tuple[str, int], dict[str, Run]] = {}
+        for row in (row for row in record["rows"] if "us" in row):
+            stem = re.sub("(, compiled)?(, graph)?$", "", row["contestant"])
+            mine = best.setdefault((row["task"], row["batch"]), {})
+            mine[stem] = min(row, mine.get(stem, row), key=lambda one: (-one.get("proved", 0.0), one["us"]))
+        lines = []
+        for (task, batch), mine in best.items():
+            found = [mine.get(name) for name in GPU_ENGINES]
+            each = [f"{micros(one['us'])}, {times(mine['torch']['us'] / one['us'])}" if one else "–" for one in found]
+            lines.append((task, str(batch), f"{micros(mine['torch']['us'])} ({mine['torch']['contestant']})", *each))
+        layer, refuted = record["layer"], sum(row.get("outside", 0) for row in record["rows"])
+        title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}, {layer['dtype']}:"
+        caption = f"Answers that float64 refutes: {refuted}. {where({'': record})}"
+        shown = ReportTable("", ("call", "at once", "PyTorch", *GPU_ENGINES), tuple(lines), caption)
+        parts += [title, markdown(shown)]
+    for record in runs("device", "random calls").values():
+        (row,) = record["rows"]
+        counted = f"{row['cases']} random layers, {row['rows']:,} rows of answers, {row['wrong']} wrong"
+        parts.append(f"Random calls, masks, filters and captured graphs among them: {counted}. {where({'': record})}")
+    return "\n\n".join(parts) or missing("device.py --json results/device.json")
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "first-screen": first_screen, "which": which, "reference": reference, "transformers-heads": transformers_heads,
     "llama-families": llama_families, "llama-smollm2": llama_smollm2, "llama-shapes": llama_shapes,
-    "llama-perplexity": llama_perplexity, "host-team": host_team,
+    "llama-perplexity": llama_perplexity, "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
 BLOCKS |= STUDIES

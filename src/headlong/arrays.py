@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.dtypes import BFLOAT16, HIDDEN, STORED
-from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
+from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError, named
 
 Array = NDArray[Any]
 Kind = Literal["numpy", "torch"]
@@ -79,7 +79,7 @@ def as_numpy(value: Any, name: str) -> Array:
     except Exception as error:  # an object's own __array__ may raise anything
         raise DtypeError(f"{name} is not an array: {error}; pass a NumPy array or a torch tensor") from error
     if array.dtype == object:
-        raise DtypeError(f"{name} is a {type(value).__name__} that NumPy reads as objects; pass a regular array of numbers")
+        raise DtypeError(f"{name} is {named(value)} that NumPy reads as objects; pass a regular array of numbers")
     return array
 
 

@@ -29,7 +29,7 @@ from headlong.engines.methods import adaptive, cascade, full, rotated, svd
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, differentiated, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
-from headlong.errors import InputError, OptionError, ShapeError
+from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -98,14 +98,14 @@ def compile(
         layer = Layer(layer)
     flag(adapt, "adapt")
     if not isinstance(layer, Layer | StructuredLayer):
-        raise InputError(f"layer is a {type(layer).__name__}; expected headlong.Layer(weight, bias), or a torch.nn.Linear")
+        raise InputError(f"layer is {named(layer)}; expected headlong.Layer(weight, bias), or a torch.nn.Linear")
     place = _place(device, layer)
     if place is not None:
         _check_placed(place, calibration=calibration, adapt=adapt)
         return on_device(layer, method, place, eps=wanted.eps, seed=seed, options=options)
     if isinstance(layer, StructuredLayer):
         if adapt:
-            raise OptionError(f"adapt is for a headlong.Layer; a {layer.kind} layer has one engine: leave adapt out")
+            raise OptionError(f"adapt is for a headlong.Layer; {named(layer)} has one engine: leave adapt out")
         return _structured(layer, method, wanted, calibration, threads, seed, options)
     vectors = None if calibration is None else _vectors(calibration, layer.dim, layer.vocab)
     if adapt and method not in ADAPTED:
@@ -180,7 +180,7 @@ def _structured(
 ) -> StructuredEngine:
     """The engine of the layer's kind."""
     if method not in ("auto", layer.kind):
-        raise OptionError(f"method is {method!r}; a {layer.kind} layer is read by {layer.kind!r}, which is also its 'auto'")
+        raise OptionError(f"method is {method!r}; {named(layer)} is read by {layer.kind!r}, which is also its 'auto'")
     engine, about = ENGINES[layer.kind], {}
     if calibration is not None and not engine.calibrates:
         raise OptionError(f"the {layer.kind} engine takes no calibration vectors; leave them out")

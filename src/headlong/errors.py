@@ -104,6 +104,12 @@ class MissingPackageError(HeadlongError, ImportError):
     """An optional package that is not installed; the message names the extra that brings it."""
 
 
+def named(value: object) -> str:
+    """The type of a value with its article: "an ExpertsLayer"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
 def cause(error: Exception) -> str:
     """The system's message about a file, without the error number and the path."""
     return str(getattr(error, "strerror", None) or error)

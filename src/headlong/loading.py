@@ -14,7 +14,7 @@ from headlong.engines.method import METHODS, Method
 from headlong.engines.saved.engine import read_engine
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import is_structured, read_structured
-from headlong.errors import InputError, MalformedFileError
+from headlong.errors import InputError, MalformedFileError, named
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import FORMAT as STRUCTURED_LAYER
@@ -60,7 +60,7 @@ def _load_engine(
     if is_structured(path):
         return _load_structured(path, layer, threads, how)
     if layer is not None and not isinstance(layer, Layer):
-        raise InputError(f"layer is a {type(layer).__name__}; {os.fspath(path)} holds an engine over a headlong.Layer")
+        raise InputError(f"layer is {named(layer)}; {os.fspath(path)} holds an engine over a headlong.Layer")
     saved = read_engine(path, layer, **how)
     try:
         method = _configured(saved.method, saved.options)

@@ -117,7 +117,8 @@ def test_every_printed_number_has_a_status(tmp_path: Path) -> None:
 def row(task: str, method: str, top1: float, verdict: str = "no figure", **setting: str) -> dict[str, Any]:
     got = {"top1": top1, "flops": 20.0}
     verdicts = {"top1": verdict, "flops": "matched"}
-    return {"setting": {"task": task, "method": method, **setting}, "got": got, "expected": {}, "verdict": verdicts}
+    model = {"name": f"a model of {task}"}
+    return {"setting": {"task": task, "method": method, **setting}, "got": got, "model": model, "verdict": verdicts}
 
 
 def test_a_printed_number_is_matched_where_every_seed_is() -> None:
@@ -138,7 +139,7 @@ def test_other_data_and_seeded_experts_stand_in_and_are_not_judged() -> None:
     cells = {cell.what: cell for cell in printed.account(lines, {})}
     cell = cells["CASIA, ds-64, accuracy"]
     assert (cell.ours, cell.status) == ("81 (80 to 82)", "stand-in"), "in per cent"
-    assert cell.note.startswith("a text recogniser's 6,625 characters; characters; 2 seeds; the full softmax has 86.3")
+    assert cell.note.startswith("a text recogniser's 6,625 characters; a model of characters; 2 seeds; the full softmax has")
     assert cells["CASIA, full, accuracy"].status == "stand-in"
     assert "seeded, not learned" in cells["PTB, ds-64, accuracy"].note and cells["PTB, ds-64, accuracy"].status == "stand-in"
     assert not any(dict(setting)["task"] in printed.STANDS for setting in learned.expected())

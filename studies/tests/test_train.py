@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +245,10 @@ def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> Non
     ]:
         done = ran(*words)
         assert done.exit_code == 2 and fault in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_recipe_that_is_not_there_is_refused_before_torch_is_loaded() -> None:
+    code = "import sys; sys.modules['torch'] = None; from studies.__main__ import main; sys.exit(main())"
+    call = [sys.executable, "-c", code, "train", "missing.toml"]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2 and "'missing.toml' is no recipe" in done.stderr, done.stderr

@@ -257,7 +257,7 @@ def test_a_bare_selector_is_a_type_error_as_in_faiss(named: bool) -> None:
         bare = of.IDSelectorNot(of.IDSelectorRange(10, 20))
         with pytest.raises(TypeError):
             theirs.search(QUERIES, 3, params=bare)
-        with pytest.raises(TypeError, match=r"params is a IDSelectorNot; expected SearchParameters: pass SearchP"):
+        with pytest.raises(TypeError, match=r"params is an IDSelectorNot; expected SearchParameters: pass SearchP"):
             ours.search(QUERIES, 3, params=bare)
     for odd in (object(), {"sel": None}):
         with pytest.raises(TypeError, match="expected SearchParameters"):

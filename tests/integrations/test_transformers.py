@@ -88,6 +88,10 @@ EXACT: dict[str, dict[str, Any]] = {
     "top_k": {"top_k": 7, "temperature": 0.8},
     "top_p": {"top_p": 0.8},
     "min_p": {"min_p": 0.05},
+    "typical_p": {"typical_p": 0.8},
+    "epsilon_cutoff": {"epsilon_cutoff": 3e-3},
+    "eta_cutoff": {"eta_cutoff": 2e-2},
+    "top_h": {"top_h": 0.4},
     "repetition_penalty": {"repetition_penalty": 1.8},
     "sequence_bias": {"sequence_bias": [[[int(PROMPTS[0, 0])], 4.0], [[17], 12.0], [[17, 18], 20.0], [[19], -3.0]]},
     "bad_words_ids": {"bad_words_ids": [[4], [5], [6, 7]]},
@@ -116,6 +120,11 @@ TOGETHER: dict[str, dict[str, Any]] = {
     },
     "penalty, grammar": {"repetition_penalty": 1.3, "prefix_allowed_tokens_fn": lambda row, ids: [9, 11, 12, *ids.tolist()]},
     "penalty, greedy": {"repetition_penalty": 3.0, "do_sample": False, "exponential_decay_length_penalty": (2, 1.5)},
+    "penalty, typical": {"repetition_penalty": 1.5, "typical_p": 0.6},
+    "penalty, warm, eta": {"repetition_penalty": 1.5, "temperature": 1.3, "eta_cutoff": 5e-2},
+    "by surprisals, of few": {"top_k": 60, "top_p": 0.95, "typical_p": 0.7, "epsilon_cutoff": 1e-2, "eta_cutoff": 5e-2},
+    "by surprisals, cold": {"temperature": 0.6, "typical_p": 0.9, "epsilon_cutoff": 1e-3},
+    "top_h of few": {"top_h": 0.6, "top_k": 20, "min_p": 0.05, "epsilon_cutoff": 1e-2},
     "all filters": {"temperature": 0.9, "top_k": 500, "top_p": 0.9, "min_p": 0.002},
     "little mass": {"top_p": 1e-6},
     "no mass": {"top_p": 0.0},
@@ -161,10 +170,6 @@ def test_draws_have_the_law_of_the_dense_model(plain: Any) -> None:
 
 
 DENSE: dict[str, dict[str, Any]] = {
-    "typical_p": {"typical_p": 0.8, "do_sample": True},
-    "epsilon_cutoff": {"epsilon_cutoff": 1e-3, "do_sample": True},
-    "eta_cutoff": {"eta_cutoff": 1e-3, "do_sample": True},
-    "top_h": {"top_h": 0.5, "do_sample": True},
     "guidance_scale": {"guidance_scale": 1.5},
     "watermarking_config": {"watermarking_config": WatermarkingConfig(bias=2.5)},
     "temperature beyond 1e-6 to 1e6": {"temperature": math.inf, "do_sample": True, "top_k": 0},

@@ -89,9 +89,10 @@ LAW: dict[str, dict[str, Any]] = {
     "sampling": {"top_k": 0, "temperature": 1.3},
     "top-k": {"top_k": 9},
     "top-p and min-p": {"top_k": 0, "top_p": 0.9, "min_p": 0.001},
+    "typical": {"top_k": 0, "typical_p": 0.8},
+    "by surprisals": {"top_k": 0, "top_h": 0.7, "typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 1e-2},
 }
 SAID: dict[str, dict[str, Any]] = {
-    "typical": {"do_sample": True, "typical_p": 0.8},
     "sampled beams": {"do_sample": True, "num_beams": 2},
     "beams with bans, renormalised": {"num_beams": 3, "bad_words_ids": [[7], [9]], "renormalize_logits": True},
 }

@@ -20,7 +20,7 @@ import numpy as np
 from headlong.arrays import Array, answer_as, form_of
 from headlong.engines.adapting import Adapting
 from headlong.engines.base import Engine
-from headlong.errors import InputError
+from headlong.errors import InputError, named
 from headlong.native import Doubles
 from headlong.number_checks import whole
 
@@ -66,7 +66,7 @@ def entmax15_of(f: Doubles) -> tuple[Doubles, Doubles]:
 
 def _sparse(engine: Engine, hidden: Any, k: int, rule: Callable[[Doubles], tuple[Doubles, Doubles]]) -> Sparse:
     if not isinstance(engine, (Engine, Adapting)):
-        raise InputError(f"engine is a {type(engine).__name__}; expected one over a single matrix, from headlong.compile")
+        raise InputError(f"engine is {named(engine)}; expected one over a single matrix, from headlong.compile")
     k = min(whole(k, "k", 1, 2**62), engine.layer.vocab)
     rows = np.asarray(hidden).astype(np.float64)
     while True:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from headlong.errors import DtypeError, IdError, OptionError, ShapeError
+from headlong.errors import DtypeError, IdError, OptionError, ShapeError, named
 
 
 class HeadOutput:
@@ -74,7 +74,7 @@ class Head(nn.Module, ABC):
         """``ignore_index`` None: no target is passed over, and a compiled graph is in one piece where it can be."""
         for name, value in (("hidden", hidden), ("target", target)):
             if not isinstance(value, Tensor) and (name == "hidden" or value is not None):
-                raise DtypeError(f"{name} is a {type(value).__name__}; expected a torch tensor: pass torch.as_tensor({name})")
+                raise DtypeError(f"{name} is {named(value)}; expected a torch tensor: pass torch.as_tensor({name})")
         kind = next((part.dtype for part in self.parameters()), hidden.dtype)
         if hidden.dtype == torch.float64 and kind != torch.float64:  # answered in float64, gradients in the parameters' type
             parts = [*self.named_parameters(), *self.named_buffers()]
@@ -149,7 +149,7 @@ class Head(nn.Module, ABC):
     def check_tied(self, weight: Any, shape: tuple[int, int], advice: str = "") -> None:
         """DtypeError or ShapeError for a tied weight that is none."""
         if weight is not None and not isinstance(weight, Tensor):
-            raise DtypeError(f"the tied weight is a {type(weight).__name__}; expected the embedding's own nn.Parameter")
+            raise DtypeError(f"the tied weight is {named(weight)}; expected the embedding's own nn.Parameter")
         if weight is not None and tuple(weight.shape) != shape:
             raise ShapeError(f"the tied weight has shape {list(weight.shape)}; expected {list(shape)}{advice}")
 

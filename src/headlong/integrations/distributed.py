@@ -28,7 +28,7 @@ from torch import Tensor
 import headlong
 from headlong.engines.base import Engine
 from headlong.engines.shards import Question, Shards, facts
-from headlong.errors import InputError, OptionError, PeerError
+from headlong.errors import InputError, OptionError, PeerError, named
 from headlong.number_checks import real
 
 Arrays = tuple[Any, ...]
@@ -201,7 +201,7 @@ def _of_dtensor(weight: Any, bias: Any, link: Any, group: Group) -> tuple[headlo
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(weight, DTensor):
-        raise InputError(f"layer is a {type(weight).__name__}; expected a headlong.Layer or a DTensor weight")
+        raise InputError(f"layer is {named(weight)}; expected a headlong.Layer or a DTensor weight")
     if tuple(weight.placements) != (Shard(0),) or (isinstance(bias, DTensor) and tuple(bias.placements) != (Shard(0),)):
         raise InputError(f"the weight is placed as {weight.placements}; expected (Shard(0),), classes spread over all")
 

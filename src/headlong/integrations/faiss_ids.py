@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from headlong.errors import IdError, InputError, MalformedFileError, ShapeError
+from headlong.errors import IdError, InputError, MalformedFileError, ShapeError, named
 from headlong.integrations.faiss_absent import Absent, as_faiss
 from headlong.integrations.faiss_index import IndexFlat
 from headlong.integrations.faiss_rows import Floats, Ids
@@ -115,7 +115,7 @@ class IndexIDMap(Absent):
     def merge_from(self, otherIndex: IndexIDMap, add_id: int = 0) -> None:  # noqa: N803  # FAISS's name
         """Move the other's rows behind these, their ids raised by ``add_id``; the other is empty then."""
         if otherIndex is self or not isinstance(otherIndex, IndexIDMap):
-            raise as_faiss(InputError, f"a {type(otherIndex).__name__} was given; expected another IndexIDMap")
+            raise as_faiss(InputError, f"{named(otherIndex)} was given; expected another IndexIDMap")
         moved = otherIndex.id_map + int(add_id)
         self.index.merge_from(otherIndex.index)
         self.id_map, otherIndex.id_map = np.concatenate([self.id_map, moved]), np.empty(0, np.int64)

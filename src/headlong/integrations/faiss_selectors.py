@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import as_numpy
-from headlong.errors import DtypeError
+from headlong.errors import DtypeError, named
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -114,7 +114,7 @@ def selector_of(params: Any) -> Any:
     """``params.sel`` of our parameters or of FAISS's; None: all rows."""
     if params is not None and not isinstance(params, (SearchParameters, *_of_faiss("SearchParameters"))):
         advice = ": pass SearchParameters(sel=selector)" if is_selector(params) else ""
-        raise DtypeError(f"params is a {type(params).__name__}; expected SearchParameters{advice}")
+        raise DtypeError(f"params is {named(params)}; expected SearchParameters{advice}")
     return getattr(params, "sel", None)
 
 
@@ -134,7 +134,7 @@ def members(sel: Any, ids: Ids) -> Mask:
     if isinstance(sel, IDSelector):
         return sel.member(ids)
     if not is_selector(sel):
-        raise DtypeError(f"a selector is a {type(sel).__name__}; expected an IDSelector")
+        raise DtypeError(f"a selector is {named(sel)}; expected an IDSelector")
     # FAISS's objects answer one id a call in Python; its own index asks them in C++ which rows to remove
     faiss = sys.modules["faiss"]
     index = faiss.IndexIDMap(faiss.IndexFlatL2(1))

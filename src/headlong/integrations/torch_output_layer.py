@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import headlong
-from headlong.errors import InputError
+from headlong.errors import InputError, named
 from headlong.integrations.generation.fingerprint import KeptEngine
 
 
@@ -50,7 +50,7 @@ class OutputLayer(nn.Linear):
     def of(cls, linear: nn.Linear, *, link: Any = None, **options: Any) -> OutputLayer:
         """Over the parameters of ``linear``, which stay its own, too."""
         if not isinstance(linear, nn.Linear):
-            raise InputError(f"a {type(linear).__name__} was given; expected torch.nn.Linear over all classes")
+            raise InputError(f"{named(linear)} was given; expected torch.nn.Linear over all classes")
         sizes = (linear.in_features, linear.out_features, linear.bias is not None, "meta")  # nothing is allocated or drawn
         made = cls(*sizes, link=link, **options)
         made.weight, made.bias = linear.weight, linear.bias

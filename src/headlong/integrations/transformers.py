@@ -28,7 +28,7 @@ from transformers import GenerationMixin
 
 import headlong
 from headlong.compile import ADAPTED
-from headlong.errors import DtypeError, InputError, OptionError
+from headlong.errors import DtypeError, InputError, OptionError, named
 from headlong.integrations.generation.decoding import ACCELERATED, Generate, generate, headlong_generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
 from headlong.integrations.generation.inspect_model import AfterLayer, calibration_of, one_step, post_head, put, vectors_of_text
@@ -96,7 +96,7 @@ def restore(model: Any) -> nn.Module:
     head: nn.Module = output_layer_of(model)
     if not isinstance(head, FastHead):
         if ACCELERATED.pop(model, None) is not None and any(isinstance(part, FastHead) for part in model.modules()):
-            raise InputError(f"a {type(head).__name__} was put around the output layer; remove it first, then restore(model)")
+            raise InputError(f"{named(head)} was put around the output layer; remove it first, then restore(model)")
         _unset_generate(model)
         return head
     _check_hooks(head)
@@ -142,7 +142,7 @@ def output_layer_of(model: Any) -> Any:
     found = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(found, nn.Module):
         raise InputError(
-            f"a {type(model).__name__} names no output layer over a vocabulary; expected a model of transformers that does, "
+            f"{named(model)} names no output layer over a vocabulary; expected a model of transformers that does, "
             "as those of AutoModelForCausalLM.from_pretrained(...); for any other module see headlong.torch.OutputLayer"
         )
     return found

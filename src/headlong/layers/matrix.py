@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.cached_attribute import once
-from headlong.errors import MalformedFileError, OptionError
+from headlong.errors import MalformedFileError, OptionError, named
 from headlong.layers.checkpoint import Checkpoint, open_checkpoint
 from headlong.layers.gguf_file import GgufFile
 from headlong.layers.written_to import WrittenTo
@@ -67,7 +67,7 @@ class Layer:
             self._weight = weight.closed_copy() if packed else closed_copy(self._weight)
             self._bias = None if self._bias is None else closed_copy(self._bias)
         if link is not None and not isinstance(link, Link):
-            raise OptionError(f"link is a {type(link).__name__}; expected Affine(scale, shift), SoftCap(cap), Gss() or a Table")
+            raise OptionError(f"link is {named(link)}; expected Affine(scale, shift), SoftCap(cap), Gss() or a Table")
         self._link = IDENTITY if link is None else link
         self._name = name
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, as_numpy, to_host
-from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
+from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, register_layer
 from headlong.links import link_from_dict
@@ -37,7 +37,7 @@ class MixtureLayer(StructuredLayer):
 
     def __init__(self, matrix: Layer, project: Any, offset: Any, prior: Any, *, pooled: bool = False) -> None:
         if not isinstance(matrix, Layer):
-            raise OptionError(f"matrix is a {type(matrix).__name__}; expected headlong.Layer(weight, bias)")
+            raise OptionError(f"matrix is {named(matrix)}; expected headlong.Layer(weight, bias)")
         self.matrix, self.pooled, self.resident = matrix, bool(pooled), matrix.resident
         self.project, self.offset, self.prior = _floats(project, "project"), _floats(offset, "offset"), _floats(prior, "prior")
         if self.prior.ndim != 2 or not len(self.prior):

@@ -91,12 +91,13 @@ def _pieces(array: Array) -> Iterator[Array]:
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file that takes the place of ``path``, on disk for sure, when the block ends without a fault.
 
-    It has the old file's permissions. Until then it has no name, where the system has such files, so that a killed writer
-    leaves nothing; elsewhere it lies beside ``path``, and a later writer clears it away.
+    Its folder is made where there is none, and it has the old file's permissions. Until then it has no name, where the system
+    has such files, so that a killed writer leaves nothing; elsewhere it lies beside ``path``, until a later writer removes it.
     """
     target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         _clear_abandoned(target)
         with _unnamed(target.parent) or open(beside, "xb") as file:
             _take_permissions(file, target)
@@ -110,7 +111,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     except OSError as error:
         raise StoreError(f"{os.fspath(path)} cannot be written: {cause(error)}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be none
+            beside.unlink(missing_ok=True)
 
 
 def _unnamed(folder: Path) -> BinaryIO | None:

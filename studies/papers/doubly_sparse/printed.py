@@ -145,7 +145,7 @@ def _number(
         return Cell(name, f"{printed:g}", "", "not run", TAKES_TRAINING)
     ours = f"{fmean(values):.4g}" + (f" ({min(values):.4g} to {max(values):.4g})" if len(values) > 1 else "")
     of = rows[0]["setting"]["task"]
-    note = f"{of}; {len(values)} seeds" if len(values) > 1 else f"{of}; one run"
+    note = f"{rows[0]['model']['name']}; {len(values)} seeds" if len(values) > 1 else f"{rows[0]['model']['name']}; one run"
     full = [unit * line["got"][metric] for line in _rows(learned, of, "full") if metric in line["got"]]
     if full and metric != "flops" and "full" not in name:
         note += f"; the full softmax has {full[0]:.4g} at this backbone, {REAL[task]['full'][0]:g} is printed"

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from studies.papers import Context, PaperTable, Row, Setting, register
+from studies.papers import Context, Model, PaperTable, Row, Setting, register
 
 EPOCHS = 6
 DIM, WIDER = 200, 207
@@ -99,7 +99,9 @@ def run(name: str, context: Context) -> Iterator[Row]:
     for number, row in enumerate(todo):
         facts = dict(row)
         title = f"{number + 1} of {len(todo)}: {facts['head']}"
-        yield Row(row, train(name, facts["head"], int(facts["seed"]), context, title))
+        dim = recipe_of(name, facts["head"], int(facts["seed"])).model_options["dim"]
+        model = Model(f"LSTM 2 x {dim}", VOCABS[study.corpus], dim)
+        yield Row(row, train(name, facts["head"], int(facts["seed"]), context, title), model)
 
 
 def train(name: str, head: str, seed: int, context: Context, title: str) -> dict[str, float]:

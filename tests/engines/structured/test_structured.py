@@ -243,7 +243,7 @@ def test_bad_calls_are_named(kind: str) -> None:
         engine.log_prob(case.hidden, np.full((6, 1), 7))
     with pytest.raises(OptionError, match="temperature"):
         engine.sample(case.hidden, temperature=0.0)
-    with pytest.raises(OptionError, match=f"a {engine.kind} layer is read by '{engine.kind}'"):
+    with pytest.raises(OptionError, match=f"{type(engine.layer).__name__} is read by '{engine.kind}'"):
         hl.compile(case.layer, method="cascade")
     with pytest.raises(OptionError, match=f"{engine.kind} has no option 'girth'"):
         hl.compile(case.layer, girth=3)

@@ -160,7 +160,7 @@ def test_grammars(model: Model) -> None:
     assert answer["choices"][0]["message"]["content"].lstrip().startswith("{")
     with pytest.raises(OptionError, match="cannot parse the grammar"):
         model.generate("x", 4, grammar="root ::= [")
-    with pytest.raises(OptionError, match="grammar is a int; expected GBNF"):
+    with pytest.raises(OptionError, match="grammar is an int; expected GBNF"):
         model.generate("x", 4, grammar=3)
 
 

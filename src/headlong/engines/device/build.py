@@ -10,7 +10,7 @@ from typing import Any
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.matrix import DeviceMatrix
 from headlong.engines.device.svd import SvdDevice
-from headlong.errors import OptionError
+from headlong.errors import OptionError, named
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.number_checks import whole
@@ -26,7 +26,7 @@ def on_device(
     """The engine of ``layer`` in that device's memory. It proves ids, and log-probabilities within ``eps`` (svd: nothing)."""
     if not isinstance(layer, Layer):
         raise OptionError(
-            f"device is {device!r}; a {layer.kind} layer is read on the CPU (move its weights there and leave device out): "
+            f"device is {device!r}; {named(layer)} is read on the CPU (move its weights there and leave device out): "
             f"on a device there are {', '.join(OPTIONS)}, each for a headlong.Layer"
         )
     name, reason = method, "asked for"

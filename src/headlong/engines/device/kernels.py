@@ -99,22 +99,24 @@ def products(weight, x, one, i, b, vocab, batch, dim, PRODUCT: tl.constexpr, WID
     """
     total = tl.zeros((BLOCK_V, BLOCK_B), tl.float32)
     rows, there, known = i.to(tl.int64)[:, None] * dim, (i < vocab)[:, None], b < batch
-    for start in range(0, dim, BLOCK_D):
+    for start in tl.range(0, dim, BLOCK_D, num_stages=3):
         d = start + tl.arange(0, BLOCK_D)
         w = tl.load(weight + rows + d[None, :], mask=there & (d < dim)[None, :], other=0)
-        at = b.to(tl.int64)[None, :] * dim + d[:, None]
-        v = tl.load(x + at, mask=known[None, :] & (d < dim)[:, None], other=0.0)
-        if PRODUCT and WIDEN:
-            part = tl.dot(w.to(tl.float32), v.to(tl.float32), input_precision="ieee")
-        elif PRODUCT:  # 16 bits hold x, and int8 codes exactly
-            part = tl.dot(w.to(v.dtype), v)
+        if PRODUCT:
+            at = b.to(tl.int64)[None, :] * dim + d[:, None]
+            v = tl.load(x + at, mask=known[None, :] & (d < dim)[:, None], other=0.0)
+            if WIDEN:
+                part = tl.dot(w.to(tl.float32), v.to(tl.float32), input_precision="ieee")
+            else:  # 16 bits hold x, and int8 codes exactly
+                part = tl.dot(w.to(v.dtype), v)
         else:
-            part = tl.sum(w.to(tl.float32) * tl.trans(v.to(tl.float32)), 1)[:, None]
+            v = tl.load(x + d, mask=d < dim, other=0.0)
+            part = tl.sum(w.to(tl.float32) * v.to(tl.float32)[None, :], 1)[:, None]
         total += part * one
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["batch", "tiles", "mask_stride"])
 def scan(
     weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, sums_at,
     vocab, dim, batch, tiles, mask_stride,
@@ -163,7 +165,7 @@ def scan(
     tl.store(high_at + b.to(tl.int64)[None, :] * vocab + i[:, None], high, mask=(i < vocab)[:, None] & known[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "stride"])
 def exact(weight, bias, x, ids, out, dim, count, stride, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
     """Logits ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart (0: one row for all); -1: -inf."""
     b, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -184,7 +186,7 @@ def exact(weight, bias, x, ids, out, dim, count, stride, BIAS: tl.constexpr, ROW
     tl.store(out + b * count + place, z, mask=place < count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "stride"])
 def noise(numbers, ids, out, count, stride, BLOCK: tl.constexpr):
     """Gumbels ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart; 0 for -1."""
     b, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -18,7 +18,7 @@ import numpy as np
 from headlong.engines.reference.descent import Part, Steps
 from headlong.engines.structured.base import register_engine
 from headlong.engines.structured.branches import WalkingEngine
-from headlong.errors import OptionError
+from headlong.errors import OptionError, named
 from headlong.layers.bands import BandsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.promise import Promise
@@ -38,7 +38,7 @@ class BandsEngine(WalkingEngine):
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         if not isinstance(layer, BandsLayer):
-            raise OptionError(f"layer is a {type(layer).__name__}; the bands engine reads a BandsLayer")
+            raise OptionError(f"layer is {named(layer)}; the bands engine reads a BandsLayer")
         super().__init__(layer, options, promise, **about)
 
     def _steps(self) -> Steps:

@@ -23,7 +23,7 @@ from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
-from headlong.errors import OptionError
+from headlong.errors import OptionError, named
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -52,7 +52,7 @@ class BlocksEngine(StructuredEngine):
     ) -> None:
         super().__init__(layer, options, promise, **about)
         if not isinstance(layer, BlocksLayer):
-            raise OptionError(f"layer is a {type(layer).__name__}; the blocks engine reads a BlocksLayer")
+            raise OptionError(f"layer is {named(layer)}; the blocks engine reads a BlocksLayer")
         self.calibration = calibration
         count = len(layer.blocks)
         share = promise._replace(delta=promise.delta / count)

@@ -30,7 +30,7 @@ from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import ExpertsReference
-from headlong.errors import OptionError
+from headlong.errors import OptionError, named
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -90,7 +90,7 @@ class ExpertsEngine(StructuredEngine):
     ) -> None:
         super().__init__(layer, options, promise, **about)
         if not isinstance(layer, ExpertsLayer):
-            raise OptionError(f"layer is a {type(layer).__name__}; the experts engine reads an ExpertsLayer")
+            raise OptionError(f"layer is {named(layer)}; the experts engine reads an ExpertsLayer")
         self.calibration = calibration
         vectors = [None] * layer.experts if calibration is None else routed(layer, calibration)
         self.parts = [

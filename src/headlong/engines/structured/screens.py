@@ -24,7 +24,7 @@ from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_o
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
-from headlong.errors import OptionError
+from headlong.errors import OptionError, named
 from headlong.layers.screens import ScreenLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -52,7 +52,7 @@ class ScreensEngine(StructuredEngine):
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, options, promise, **about)
         if not isinstance(layer, ScreenLayer):
-            raise OptionError(f"layer is a {type(layer).__name__}; the screens engine reads a ScreenLayer")
+            raise OptionError(f"layer is {named(layer)}; the screens engine reads a ScreenLayer")
         self.probes = layer.probes if options.probes is None else options.probes
         if type(self.probes) is not int or not 1 <= self.probes <= layer.clusters:
             raise OptionError(f"probes={self.probes!r}; expected 1 to the {layer.clusters} clusters")

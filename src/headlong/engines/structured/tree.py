@@ -17,7 +17,7 @@ import numpy as np
 from headlong.engines.reference.descent import Part, Steps
 from headlong.engines.structured.base import register_engine
 from headlong.engines.structured.branches import WalkingEngine
-from headlong.errors import OptionError
+from headlong.errors import OptionError, named
 from headlong.layers.structured import StructuredLayer
 from headlong.layers.tree import TreeLayer
 from headlong.promise import Promise
@@ -37,7 +37,7 @@ class TreeEngine(WalkingEngine):
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         if not isinstance(layer, TreeLayer):
-            raise OptionError(f"layer is a {type(layer).__name__}; the tree engine reads a TreeLayer")
+            raise OptionError(f"layer is {named(layer)}; the tree engine reads a TreeLayer")
         super().__init__(layer, options, promise, **about)
 
 

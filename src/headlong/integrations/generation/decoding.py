@@ -184,7 +184,7 @@ def _answerable(model: Any, head: FastHead, mode: Any, processors: Any, config: 
     if head.stale:  # all rows are looked at: nothing looks again until the last token
         return CHANGED
     found = recipe(processors, head.out_features)
-    if mode is GenerationMode.BEAM_SEARCH and isinstance(found, ProcessorRecipe) and found.filters:
+    if mode is GenerationMode.BEAM_SEARCH and isinstance(found, ProcessorRecipe) and (found.filters or found.surprisals):
         return "beams with a filter"
     if mode is GenerationMode.BEAM_SEARCH and isinstance(found, ProcessorRecipe) and found.renormalised and found.edits:
         return "renormalize_logits after scores of beams were edited"

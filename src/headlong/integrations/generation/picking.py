@@ -25,6 +25,7 @@ from headlong.engines.sampling_filters import Ranked, Sieve, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import FastHead
 from headlong.integrations.generation.processors import Edits, Ids, ProcessorRecipe, edited
+from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
 
 Doubles = NDArray[np.float64]
 
@@ -47,7 +48,7 @@ def _picked(
 
     edits = edited(recipe.edits, input_ids, engine.layer.vocab, scores)
     _check_some_left(edits.banned, engine.layer.vocab)
-    if not any(map(len, edits.ids)):
+    if not any(map(len, edits.ids)) and recipe.surprisals is None:
         limits = limits_of(edits.banned, engine.layer.vocab)
         if seed is None:
             top = engine.topk(hidden, k=1, eps=math.inf, **limits)
@@ -55,7 +56,7 @@ def _picked(
         places = row0 + np.arange(len(hidden))
         drawn = engine.sample(hidden, seed=seed, position=places, eps=math.inf, **recipe.filters, **limits)
         return np.asarray(drawn.ids)[:, 0], drawn.cost.path
-    rows = [Row(engine, hidden[row : row + 1], edits, row, recipe.filters) for row in range(len(hidden))]
+    rows = [Row(engine, hidden[row : row + 1], edits, row, recipe) for row in range(len(hidden))]
     ids = [one.likeliest() if seed is None else one.draw(seed, row0 + row) for row, one in enumerate(rows)]
     return np.array(ids, np.int64), f"{engine.method.name}, edited"
 
@@ -88,8 +89,8 @@ def exponents(engine: Any, hidden: Tensor, ids: Ids) -> Doubles:
 class Row:
     """One row of which some classes have been edited: those, and an engine for the others."""
 
-    def __init__(self, engine: Any, hidden: Tensor, edits: Edits, row: int, filters: dict[str, Any]) -> None:
-        self.engine, self.hidden = engine, hidden
+    def __init__(self, engine: Any, hidden: Tensor, edits: Edits, row: int, recipe: ProcessorRecipe) -> None:
+        self.engine, self.hidden, self.surprisals, filters = engine, hidden, recipe.surprisals, recipe.filters
         self.ids, self.scores = edits.ids[row], edits.scores[row]
         out = np.union1d(edits.banned[row], self.ids)
         self.others = engine.layer.vocab - len(out)
@@ -107,9 +108,12 @@ class Row:
 
     def draw(self, seed: int, row: int) -> int:
         """``argmax f(z) / T + gumbel`` over the classes that pass the filters."""
-        if self.sieve.keeps_all:
+        if self.surprisals is not None:
+            found = kept_by_surprisal(self, self.sieve, self.surprisals)
+        elif self.sieve.keeps_all:
             return self._drawn_from_all(seed, row)
-        found = kept(self, self.sieve)
+        else:
+            found = kept(self, self.sieve)
         return int(found.ids[np.argmax(self._keys(found.ids, found.scores, seed, row))])
 
     def _keys(self, ids: Ids, scores: Doubles, seed: int, row: int) -> Doubles:
@@ -141,8 +145,33 @@ class Row:
         mine = float(np.logaddexp.reduce(self.scores / temperature, initial=-math.inf))
         if not self.others:
             return (mine, mine)
-        if not isinstance(self.engine.layer.link, Affine):
+        if temperature != 1 and not isinstance(self.engine.layer.link, Affine):
             return (mine, math.inf)  # no link says a soft-cap at a temperature: all classes will be looked at
-        found = self.engine.at_temperature(temperature).lse(self.hidden, eps=eps, **self.limits)
+        found = self.tempered(temperature).lse(self.hidden, eps=eps, **self.limits)
         middle, error = float(found.lse[0]), float(found.error[0])
         return (float(np.logaddexp(mine, middle - error)), float(np.logaddexp(mine, middle + error)))
+
+    def entropy(self, temperature: float, eps: float) -> tuple[float, float]:
+        """Both ends of the entropy at this temperature."""
+        scaled = self.scores / temperature
+        middle, error = 0.0, 0.0
+        if self.others:
+            if temperature != 1 and not isinstance(self.engine.layer.link, Affine):
+                return (0.0, math.log(self.others + len(scaled)))
+            engine = self.tempered(temperature)
+            found = engine.entropy(self.hidden, eps=eps, **self.limits)
+            middle, error = float(found.entropy[0]), float(found.error[0])
+            if len(scaled):  # -log p of each, weighted; the others have one more the less they weigh
+                others = engine.lse(self.hidden, eps=eps, **self.limits)
+                of_others, off = float(others.lse[0]), float(others.error[0])
+                norm = float(np.logaddexp.reduce(scaled, initial=of_others))
+                surprisals, theirs = norm - scaled, norm - of_others
+                middle = math.exp(-theirs) * (middle + theirs) + float((np.exp(-surprisals) * surprisals).sum())
+                error += 2 * off * (1 + middle)
+        elif len(scaled):
+            surprisals = float(np.logaddexp.reduce(scaled)) - scaled
+            middle = float((np.exp(-surprisals) * surprisals).sum())
+        return (max(0.0, middle - error), middle + error)
+
+    def tempered(self, temperature: float) -> Any:
+        return self.engine if temperature == 1 else self.engine.at_temperature(temperature)

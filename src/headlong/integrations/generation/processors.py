@@ -2,7 +2,8 @@
 
 A processor that *edits* moves or forbids a few classes; which ones and by how much is asked of the processor itself, on a
 vector in which only the classes it may look at hold their scores. *Filters* (temperature, top-k, top-p, min-p) act on the
-whole distribution and are the engine's business. Everything else needs every score: the dense path.
+whole distribution and are the engine's business; those by surprisals are in ``surprisal_filters.py``. Everything else
+needs every score: the dense path.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers.generation import logits_process as hf
+
+from headlong.integrations.generation.surprisal_filters import Surprisals
 
 Ids = NDArray[np.int64]
 Scores = Callable[[list[Ids]], list[NDArray[np.float64]]]
@@ -41,12 +44,15 @@ LOOKING: dict[type[Any], Callable[[Any, Tensor], Tensor]] = {
 """These read or replace the scores of some classes, and at most rule out others: which ones."""
 FILTERS: tuple[tuple[type[Any], str, str], ...] = (
     (hf.TemperatureLogitsWarper, "temperature", "temperature"),
+    (hf.TopHLogitsWarper, "top_h", "top_h"),
     (hf.TopKLogitsWarper, "top_k", "top_k"),
     (hf.TopPLogitsWarper, "top_p", "top_p"),
     (hf.MinPLogitsWarper, "min_p", "min_p"),
+    (hf.TypicalLogitsWarper, "mass", "typical_p"),
+    (hf.EpsilonLogitsWarper, "epsilon", "epsilon"),
+    (hf.EtaLogitsWarper, "epsilon", "eta"),
 )
-"""In this order, which is ``generate``'s: the processor, its attribute, the argument of ``Engine.sample``."""
-
+"""In ``generate``'s order: the processor, its attribute, the argument of ``Engine.sample`` or the field of ``Surprisals``."""
 
 LITTLE = 1e-12
 """A nucleus of this mass, or of none, is the likeliest class alone."""
@@ -63,11 +69,14 @@ class Edits(NamedTuple):
 
 
 class ProcessorRecipe(NamedTuple):
-    """``edits`` in their order, the arguments of ``Engine.sample``, and whether scores are made log-probabilities again."""
+    """``edits`` in their order, the arguments of ``Engine.sample``, whether scores are made log-probabilities again, and
+    filters by surprisals.
+    """
 
     edits: tuple[Any, ...]
     filters: dict[str, Any]
     renormalised: bool
+    surprisals: Surprisals | None = None
 
 
 def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
@@ -95,7 +104,8 @@ def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
     if "top_p" in filters:
         filters["top_p"] = max(float(filters["top_p"]), LITTLE)
     renormalised = any(type(processor) is hf.LogitNormalization for processor in processors)
-    return ProcessorRecipe(tuple(edits), filters, renormalised)
+    of_surprisals = {name: float(filters.pop(name)) for name in Surprisals._fields if name in filters}
+    return ProcessorRecipe(tuple(edits), filters, renormalised, Surprisals(**of_surprisals) if of_surprisals else None)
 
 
 def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores) -> Edits:

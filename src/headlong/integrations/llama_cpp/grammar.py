@@ -9,7 +9,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.errors import OptionError
+from headlong.errors import OptionError, named
 from headlong.integrations.llama_cpp.head import Ids
 
 ENTRY = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -24,7 +24,7 @@ class Grammar:
         known = isinstance(grammar, llama_cpp.LlamaGrammar)
         text, root = (vars(grammar)["_grammar"], vars(grammar)["_root"]) if known else (grammar, "root")
         if not isinstance(text, str):
-            raise OptionError(f"grammar is a {type(grammar).__name__}; expected GBNF text or a llama_cpp.LlamaGrammar")
+            raise OptionError(f"grammar is {named(grammar)}; expected GBNF text or a llama_cpp.LlamaGrammar")
         self._sampler = llama_cpp.llama_sampler_init_grammar(vocabulary, text.encode(), root.encode())
         if not self._sampler:
             raise OptionError(f"llama.cpp cannot parse the grammar {text[:80]!r}; expected GBNF rules with a {root!r}")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 import headlong
-from headlong.errors import IdError, InputError, OptionError
+from headlong.errors import IdError, InputError, OptionError, named
 
 LEAST = -float(np.finfo(np.float32).max)
 """The score of what is left out, as implicit has it."""
@@ -100,7 +100,7 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
 
 def _check_rows(user_items: Any, users: int) -> None:
     if not issparse(user_items) or user_items.format != "csr":
-        raise InputError(f"user_items is a {type(user_items).__name__}; expected CSR rows, user_items[users]")
+        raise InputError(f"user_items is {named(user_items)}; expected CSR rows, user_items[users]")
     if user_items.shape[0] != users:
         raise InputError(
             f"user_items has {user_items.shape[0]} rows for {users} users; expected one for each: user_items[users]"
