@@ -30,8 +30,8 @@ def variant(kernel: Any, values: dict[str, Any], constants: dict[str, Any]) -> s
     """
     types, fixed = {}, {name: value for name, value in constants.items() if name not in OPTIONS}
     for name, value in values.items():
-        if type(value) is int and value == 1:
-            fixed[name] = 1
+        if value is None or (type(value) is int and value == 1):
+            fixed[name] = value
         elif isinstance(value, (int, float)):
             types[name] = ("i32" if -(2**31) <= value < 2**31 else "i64") if isinstance(value, int) else "fp32"
         else:

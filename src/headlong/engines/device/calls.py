@@ -2,38 +2,37 @@
 
 ::
 
-    hidden [batch, dim] -> Call(x, wide, length, mask, heat, numbers)
+    hidden [batch, dim] -> Call(x, narrow, length, flags, mask, heat, numbers)
 
 Nothing here copies from the host but a mask and ids that came from there, so that the rest can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import BOUNDED, Answer, Form, form_of, ids64, kind_of
+from headlong.arrays import Answer, Form, form_of, ids64, kind_of
 from headlong.engines.class_masks import check_some_left, class_mask
 from headlong.engines.device.matrix import DeviceMatrix
-from headlong.engines.device.memory import Tensor, rounded_up, tensor_of
+from headlong.engines.device.memory import Tensor, tensor_of
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, ShapeError
 
-WORD = 0xFFFFFFFF
-
 
 class Call(NamedTuple):
-    """``x [batch, dim]`` in the type that scans read and ``wide`` in float64; ``length [batch]`` float32, not below ``‖x‖``;
-    ``mask [1 or batch, vocab]`` or None; ``heat [1]``, the temperature; ``numbers [batch, 5]``, what noise depends on."""
+    """``x [batch, dim]`` as it came and ``narrow`` in the type that scans read; ``length [batch]`` float32, not below ``‖x‖``;
+    ``flags [batch]`` int8: a row with NaN or infinity; ``mask [1 or batch, vocab]`` or None; ``heat [1]``, the temperature;
+    ``numbers [batch, 5]``, what noise depends on, where there is any."""
 
     x: Tensor
-    wide: Tensor
+    narrow: Tensor
     length: Tensor
+    flags: Tensor
     mask: Tensor | None
     heat: Tensor
-    numbers: Tensor
+    numbers: Tensor | None
 
     @property
     def batch(self) -> int:
@@ -42,21 +41,27 @@ class Call(NamedTuple):
     @property
     def bad(self) -> Tensor:
         """Rows with NaN or infinity."""
-        return ~self.wide.isfinite().all(dim=1)
+        return self.flags > 0
+
+    @property
+    def mask_stride(self) -> int:
+        return 0 if self.mask is None or len(self.mask) == 1 else int(self.mask.shape[1])
 
     def of(self, rows: Tensor) -> Call:
         """Some of its rows."""
         mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[rows]
-        x, wide, length, numbers = (part[rows] for part in (self.x, self.wide, self.length, self.numbers))
-        return Call(x, wide, length, mask, self.heat, numbers)
+        x, narrow, length, flags = (part[rows] for part in (self.x, self.narrow, self.length, self.flags))
+        return Call(x, narrow, length, flags, mask, self.heat, None if self.numbers is None else self.numbers[rows])
 
     def drawn(self, n: int) -> Call:
         """Every row n times, with draws 0 to n - 1."""
+        if n == 1 or self.numbers is None:
+            return self
         mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask.repeat_interleave(n, dim=0)
-        parts = (self.x, self.wide, self.length, self.numbers)
-        x, wide, length, numbers = (part.repeat_interleave(n, dim=0) for part in parts)
+        parts = (self.x, self.narrow, self.length, self.flags, self.numbers)
+        x, narrow, length, flags, numbers = (part.repeat_interleave(n, dim=0) for part in parts)
         numbers.view(self.batch, n, 5)[:, :, 1] = numbers.new_ones(n).cumsum(dim=0) - 1
-        return Call(x, wide, length, mask, self.heat, numbers)
+        return Call(x, narrow, length, flags, mask, self.heat, numbers)
 
 
 def call_of(
@@ -75,15 +80,23 @@ def call_of(
     mask = class_mask(allowed, exclude, len(x), layer.vocab)
     if wish is not None:
         check_some_left(mask)
-    wide = x.double().contiguous()
+    x = x.contiguous()
+    length = torch.empty(len(x), dtype=torch.float32, device=device)
+    flags = torch.empty(len(x), dtype=torch.int8, device=device)
+    numbers = None if wish is None else torch.empty((len(x), 5), dtype=torch.int64, device=device)
+    row0, seed, class0 = (0, 0, 0) if wish is None else (wish.row0, wish.seed, wish.class0)
+    if len(x):
+        words = [_word(part) for whole in (row0, seed, class0) for part in (whole, whole >> 32)]
+        matrix.kernels.prepare[(len(x),)](x, length, flags, numbers, layer.dim, *words, SAMPLE=wish is not None, BLOCK=1024)
+    heat = matrix.cold if wish is None else torch.full((1,), wish.temperature, dtype=torch.float64, device=device)
     narrow = x.float() if x.dtype == torch.float64 else x
-    heat, seed, row0, class0 = (1.0, 0, 0, 0) if wish is None else (wish.temperature, wish.seed, wish.row0, wish.class0)
-    numbers = torch.zeros((len(x), 5), dtype=torch.int64, device=device)
-    numbers[:, 0] = torch.arange(len(x), device=device) + (row0 - 2**64 if row0 >= 2**63 else row0)  # the same 64 bits
-    numbers[:, 2], numbers[:, 3], numbers[:, 4] = seed & WORD, seed >> 32, class0
-    length = rounded_up(torch.linalg.vector_norm(wide, dim=1))
-    fire = torch.full((1,), heat, dtype=torch.float64, device=device)
-    return Call(narrow.contiguous(), wide, length, None if mask is None else matrix.tensor(mask), fire, numbers), form
+    return Call(x, narrow, length, flags, None if mask is None else matrix.tensor(mask), heat, numbers), form
+
+
+def _word(value: int) -> int:
+    """Its lowest 32 bits, as a signed number."""
+    low = value & 0xFFFFFFFF
+    return low - 2**32 if low >= 2**31 else low
 
 
 def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:
@@ -96,22 +109,8 @@ def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:
 
 
 def answered(answer: Answer, form: Form) -> Answer:
-    """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device. In float32 as ``answer_as`` rounds."""
-    if form.single and getattr(answer, "error", None) is not None:
-        answer = _single(answer)
+    """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device."""
     return answer if form.kind == "torch" else _in_numpy(answer)
-
-
-def _single(answer: Any) -> Any:
-    fields = answer._asdict()
-    narrow = {name: fields[name].float() for name in BOUNDED if fields.get(name) is not None}
-    error = fields["error"]
-    for name, value in ((name, value) for name, value in narrow.items() if value.numel()):
-        lost = (value - fields[name]).abs().where(fields[name].isfinite(), fields[name].new_zeros(()))
-        error = error.maximum(fields["error"] + lost.reshape(len(error), -1).amax(dim=1))
-    near = error.float()
-    up = near.nextafter(near.new_full((), math.inf)).where(near < error, near)
-    return answer._replace(**narrow, error=up)
 
 
 def _in_numpy(answer: Any) -> Any:

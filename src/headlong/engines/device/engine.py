@@ -4,9 +4,9 @@
 
     hl.compile(layer, device="cuda").topk(hidden, k)      -> TopK of CUDA tensors
 
-    a scan of rows or codes:  upper ends of all classes      the best C of them are looked at
-    their first k, exactly:     a threshold                    those of the C that reach it, exactly, in order: the answer
-    the C-th reaches it, or the normaliser is not within eps:  that query again, over rows; at last all in float64
+    a scan of rows or codes:  upper ends of all classes, and of each tile the largest lower end
+    k lower ends reach a bar:    the classes that reach it, exactly, in order: the answer
+    they are more than there is room for, or the normaliser is not within eps:  that query again, over rows; at last in float64
 
 The answers are those of ``engines/base.py``, with the same proofs and the same noise: engines on the CPU and on a GPU draw
 the same samples from the same seed. Two things differ. What can be refused only by looking at a tensor's numbers is not
@@ -26,13 +26,15 @@ from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_eps, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.device.calls import Call, answered, call_of, ids_of
-from headlong.engines.device.matrix import DeviceMatrix, Scan, queries_together
+from headlong.engines.device.matrix import DeviceMatrix, Scan
 from headlong.engines.device.memory import Tensor
 from headlong.engines.sampling_filters import Filters
 from headlong.promise import Promise
 
-BEYOND, BEYOND_CODES = 64, 1024
+BEYOND, BEYOND_CODES = 256, 1024
 """Candidates that there is room for beyond the k best: of rows, whose radius is rounding, and of codes."""
+SPREAD = 4
+"""So many tiles for each of the k best, and the k-th largest lower end of tiles is near that of classes."""
 NUCLEUS = 1024
 """Classes among which ``top_p`` and ``min_p`` are decided first."""
 AT_ONCE = 1 << 24
@@ -87,11 +89,8 @@ class DeviceEngine(Bounded):
         k = checked_k(k, self.layer.vocab)
         call, form = call_of(self.matrix, hidden, allowed, exclude)
         found = self._best(call, k, self._eps(eps))
-        bad, (lse, error) = call.bad, self._said(call, found)
-        log_probs = self.matrix.linked(found.logits) - lse.where(lse.isfinite(), 0.0)[:, None]
-        log_probs = log_probs.masked_fill(bad[:, None], math.nan)
-        ids, logits = found.ids.masked_fill(bad[:, None], -1), found.logits.masked_fill(bad[:, None], -math.inf)
-        return answered(TopK(log_probs, ids, logits, lse, error, found.sure & ~bad, self._cost(found)), form)
+        log_probs, lse, error = self.matrix.said(call, found.logits, found.lse, found.error, single=form.single)
+        return answered(TopK(log_probs, found.ids, found.logits, lse, error, found.sure, self._cost(found)), form)
 
     def log_prob(
         self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
@@ -102,20 +101,21 @@ class DeviceEngine(Bounded):
         call, form = call_of(self.matrix, hidden)
         chosen = ids_of(self.matrix, ids, call.batch)
         wrong = (chosen < 0) | (chosen >= self.layer.vocab)
-        logits = self.matrix.exact(call, chosen.masked_fill(wrong, -1))
+        logits, _ = self.matrix.exact(call, chosen.masked_fill(wrong, -1))
         found = self._best(call, 0, self._eps(eps))
-        lse, error = self._said(call, found)
+        values, lse, error = self.matrix.said(call, logits, found.lse, found.error, single=form.single)
         wrong |= call.bad[:, None]
-        values = (self.matrix.linked(logits) - lse[:, None]).masked_fill(wrong, math.nan)
         scored = chosen.shape[1]
         more = found._replace(rows=found.rows + scored, read=found.read + scored * self.matrix.row_bytes)
-        return answered(LogProb(values, logits.masked_fill(wrong, math.nan), lse, error, self._cost(more)), form)
+        values, logits = values.masked_fill(wrong, math.nan), logits.masked_fill(wrong, math.nan)
+        return answered(LogProb(values, logits, lse, error, self._cost(more)), form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
         call, form = call_of(self.matrix, hidden, allowed, exclude)
         found = self._best(call, 0, self._eps(eps))
-        return answered(Lse(*self._said(call, found), self._cost(found)), form)
+        _, lse, error = self.matrix.said(call, found.logits, found.lse, found.error, single=form.single)
+        return answered(Lse(lse, error, self._cost(found)), form)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call, form = call_of(self.matrix, hidden, allowed, exclude, filters)
@@ -126,7 +126,7 @@ class DeviceEngine(Bounded):
         ids, logits, keys, sure = (part.view(shape) for part in (found.ids, found.logits, found.keys, found.sure))
         rows, read, whole = (part.view(shape).sum(dim=1) for part in (found.rows, found.read, found.whole))
         cost = self._cost(found._replace(rows=rows, read=read, whole=whole > 0))
-        return answered(self._without(call, ids, logits, keys, sure, cost), form)
+        return answered(Sample(ids, logits, keys, sure & (ids >= 0), cost), form)
 
     def _without(self, call: Call, ids: Tensor, logits: Tensor, score: Tensor, sure: Tensor, cost: Cost) -> Sample:
         """The draws, without those of rows that are no numbers or have no class of positive probability."""
@@ -155,24 +155,29 @@ class DeviceEngine(Bounded):
             found = found.replaced(open_rows, again)
         return found
 
-    def _scanned(self, read: Scan, call: Call, k: int, sample: bool) -> Found:
+    def _scanned(self, scan: Scan, call: Call, k: int, sample: bool) -> Found:
         """One scan of all classes, and the exact rows of what it leaves."""
         matrix, torch, vocab, batch = self.matrix, self.matrix.torch, self.layer.vocab, call.batch
-        high, sums = read(call, sample=sample)
-        lse, error = (call.wide.new_zeros(batch),) * 2 if sample else matrix.normaliser(sums)
-        room = min(vocab, max(2 * k, k + (BEYOND if read.scale is None else BEYOND_CODES))) if k else 0
-        top, ids = torch.topk(high, room, dim=1)
+        read, every = scan(call, sample=sample), scan.scale is None
+        room = min(vocab, max(2 * k, k + (BEYOND if every else BEYOND_CODES))) if k else 0
+        near = k <= max(1, read.tiles // SPREAD)
+        lse, error, bar, counts = matrix.merged(read, call, k if near else 0, sample)
+        whole, bytes_each = torch.full_like(bar, every, dtype=torch.bool), vocab * scan.bytes / scan.shared(batch)
+        if near:
+            ids = matrix.collected(read, call, bar, counts, room)
+            logits, keys = matrix.exact(call, ids, sample=sample, counts=counts)
+            *best, rows, cost, sure = matrix.ordered(call, ids, logits, keys, counts, k, bytes_each, every)
+            return Found(*best, lse, error, sure, rows, cost, whole)
+        top, ids = torch.topk(read.high, room, dim=1)
         ids = ids.masked_fill(top == -math.inf, -1)
-        worst = self._keys(call, ids[:, :k], sample)[1].amin(dim=1) if k else lse
-        reached = (top >= matrix.threshold(call, worst, sample=sample)[:, None]) & (top > -math.inf)
+        worst = matrix.exact(call, ids[:, :k])[0].amin(dim=1)
+        reached = (top >= matrix.threshold(call, worst)[:, None]) & (top > -math.inf) & ~call.bad[:, None]
         ids = ids.masked_fill(~reached, -1)
-        sure = torch.ones_like(call.bad) if room == vocab or not k else ~reached[:, -1]
-        ids, logits, keys = self._ordered(ids, *self._keys(call, ids, sample), k)
-        scored, share = reached.sum(dim=1), min(max(1, batch), queries_together(batch))
-        cost = scored.double() * matrix.row_bytes + vocab * read.bytes / share
-        every = read.scale is None
+        sure = ~call.bad if room == vocab else ~call.bad & ~reached[:, -1]
+        scored = reached.sum(dim=1)
         rows = torch.full_like(scored, vocab) if every else scored
-        return Found(ids, logits, keys, lse, error.clone(), sure, rows, cost, torch.full_like(sure, every))
+        cost = scored.double() * matrix.row_bytes + bytes_each
+        return Found(*self._ordered(ids, *matrix.exact(call, ids), k), lse, error, sure, rows, cost, whole)
 
     def _whole(self, call: Call, k: int, sample: bool = False) -> Found:
         """All classes of each row in float64."""
@@ -180,22 +185,13 @@ class DeviceEngine(Bounded):
         classes = torch.arange(vocab, device=matrix.device)[None]
         for rows in torch.arange(call.batch, device=matrix.device).split(max(1, AT_ONCE // vocab)):
             some = call.of(rows)
-            logits, keys = self._keys(some, classes, sample)
+            logits, keys = matrix.exact(some, classes, sample=sample)
             lse = torch.logsumexp(matrix.linked(logits) / call.heat, dim=1)
             best = self._ordered(classes.expand(len(rows), -1), logits, keys, k)
             spent = torch.full_like(rows, vocab), torch.full_like(lse, float(vocab * matrix.row_bytes))
             yes = torch.ones_like(some.bad)
             parts.append(Found(*best, lse, matrix.exact_error(some, lse), yes, *spent, yes))
         return Found(*(torch.cat(part) for part in zip(*parts, strict=True)))
-
-    def _keys(self, call: Call, ids: Tensor, sample: bool) -> tuple[Tensor, Tensor]:
-        """Exact logits of ``ids [batch or 1, m]``, -inf where a mask takes them out, and what they are ordered by."""
-        matrix = self.matrix
-        logits = matrix.exact(call, ids)
-        if call.mask is not None:
-            there = call.mask.expand(call.batch, -1).gather(1, ids.clamp(min=0).expand(call.batch, -1)) != 0
-            logits = logits.masked_fill(~there, -math.inf)
-        return logits, matrix.linked(logits) / call.heat + matrix.noise(call, ids) if sample else logits
 
     def _ordered(self, ids: Tensor, logits: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The k largest keys, equal ones by id."""
@@ -251,10 +247,6 @@ class DeviceEngine(Bounded):
         keys = exponents[:, None] + matrix.noise(call.drawn(wish.n), spread).view(shape)
         score, place = keys.where(inside[:, None], -math.inf).max(dim=2)
         return ranked.ids.gather(1, place), ranked.logits.gather(1, place), score, closed
-
-    def _said(self, call: Call, found: Found) -> tuple[Tensor, Tensor]:
-        """The normaliser and its error; nothing is known of a row that is no number."""
-        return found.lse.masked_fill(call.bad, math.nan), found.error.masked_fill(call.bad, math.inf)
 
     def _cost(self, found: Found) -> Cost:
         return Cost(found.rows, found.read, found.whole, f"{self.name}/triton")

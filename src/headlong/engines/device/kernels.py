@@ -1,10 +1,15 @@
-"""The three Triton kernels, and what they share: the link and the Gumbels.
+"""The Triton kernels, and what they share: the link and the Gumbels.
 
 ::
 
-    scan     z_i = s_i <w_i, x> + b_i for every class, in float32, within r_i = |x| slack_i + |b_i| unit:
-             the upper end of z_i (or of f(z_i) / T + gumbel_i), and sums of exp(f(z_i) / T) with both ends, a tile at a time
-    exact    <w_i, x> + b_i of given classes, in float64
+    prepare  length of each vector, whether it is one of numbers, and what a draw depends on
+    scan     z_i = s_i <w_i, x> + b_i for every class, in float32, within r_i = |x| slack_i + |b_i| unit: the upper end of z_i
+             (or of f(z_i) / T + gumbel_i), and of each tile the largest upper and lower end, and sums of exp(f(z_i) / T)
+    merge    of each row's tiles: the normaliser, and a bar: k lower ends reach it, so a class below it is none of the k best
+    collect  the classes whose upper ends reach the bar
+    exact    <w_i, x> + b_i of given classes, in float64, and f(z_i) / T + gumbel_i
+    order    the k largest of those
+    said     log-probabilities, rounded to what was asked for, and their error
     noise    -log(-log u) of (seed, row, draw, class): the numbers that engines on the CPU draw with
 
 ``numbers [batch, 5]`` int64 holds what a row's noise depends on: row, draw, the two halves of the seed, the first class.
@@ -40,6 +45,21 @@ def linked(z, link, KIND: tl.constexpr):
         f = tl.where(z < start, low + (z - start) * tl.load(link + 2), f)
         end = start + step * cells
         f = tl.where(z > end, high + (z - end) * tl.load(link + 3), f)
+    return f
+
+
+@triton.jit
+def linked32(z, link, KIND: tl.constexpr):
+    """f(z) in float32, without an affine map's shift: within 2^-21 of itself, and where it is a soft-cap 2^-20 of the cap."""
+    if KIND == AFFINE:
+        f = z * tl.load(link).to(tl.float32)
+    elif KIND == SOFTCAP:
+        cap = tl.load(link).to(tl.float32)
+        small = tl.exp(-2.0 * tl.abs(z) / cap)
+        f = cap * (1.0 - small) / (1.0 + small)
+        f = tl.where(z < 0, -f, f)
+    else:
+        f = linked(z.to(tl.float64), link, KIND).to(tl.float32)
     return f
 
 
@@ -89,24 +109,72 @@ def gumbel(numbers, ids, here):
 
 
 @triton.jit
+def gumbel_ends(numbers, ids, here):
+    """float32 numbers between which :func:`gumbel` lies, from its first word H alone: H <= 2^32 u < H + 1.
+
+    ``-log u`` is within 1e-5 of itself: by its series where u is near one, by the processor's logarithm elsewhere.
+    """
+    row, draw = tl.load(numbers, mask=here, other=0), tl.load(numbers + 1, mask=here, other=0).to(tl.uint32)
+    first = tl.load(numbers + 2, mask=here, other=0).to(tl.uint32)
+    second = tl.load(numbers + 3, mask=here, other=0).to(tl.uint32)
+    high = words(first, second, row, draw, ids + tl.load(numbers + 4, mask=here, other=0))
+    upper, number = high >= 0x80000000, high.to(tl.float32)
+    v = (0xFFFFFFFF - high).to(tl.float32) * 2.3283064365386963e-10
+    series = v * (1.0 + v * (0.5 + v * (0.3333333 + v * 0.25)))
+    other = -tl.log(tl.where(upper, 1.0 - v, (number + 1.0) * 2.3283064365386963e-10))
+    least = tl.where(upper & (v < 0.03125), series, other)
+    most = least + tl.where(upper, 4.7e-10, tl.where(number == 0.0, float("inf"), 1.0001 / number))
+    # the logarithm of zero may be anything: the first word is all ones
+    top = tl.where(least > 0.0, -tl.log(tl.where(least > 0.0, least, 1.0)) + 3e-5, float("inf"))
+    bottom = tl.where(most < float("inf"), -tl.log(tl.where(most < float("inf"), most, 1.0)) - 3e-5, float("-inf"))
+    return top, bottom
+
+
+@triton.jit(do_not_specialize=["row_low", "row_high", "seed_low", "seed_high", "class_low", "class_high"])
+def prepare(x, length, bad, numbers, dim, row_low, row_high, seed_low, seed_high, class_low, class_high,
+            SAMPLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """``length [batch]`` float32, not below ``|x|``; ``bad [batch]``: a row with NaN or infinity. Halves are signed words."""
+    b = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, dim, BLOCK):
+        d = start + tl.arange(0, BLOCK)
+        v = tl.load(x + b * dim + d, mask=d < dim, other=0.0).to(tl.float64)
+        total += tl.where(tl.abs(v) < float("inf"), v * v, float("nan"))
+    square = tl.sum(total, 0)
+    wrong = square != square
+    tl.store(bad + b, wrong.to(tl.int8))
+    tl.store(length + b, (tl.sqrt(tl.where(wrong, float("inf"), square)) * 1.0000002384185791 + 1e-30).to(tl.float32))
+    if SAMPLE:
+        at = numbers + b * 5
+        zero = b * 0
+        row = ((zero + row_high) << 32) + ((zero + row_low) & 0xFFFFFFFF)
+        tl.store(at, row + b)
+        tl.store(at + 1, zero)
+        tl.store(at + 2, (zero + seed_low) & 0xFFFFFFFF)
+        tl.store(at + 3, (zero + seed_high) & 0xFFFFFFFF)
+        tl.store(at + 4, ((zero + class_high) << 32) + ((zero + class_low) & 0xFFFFFFFF))
+
+
+@triton.jit
 def products(weight, x, one, i, b, vocab, batch, dim, PRODUCT: tl.constexpr, WIDEN: tl.constexpr,
-             BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr):  # fmt: skip
+             BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """``<w_i, x_b>`` of a tile, float32 ``[BLOCK_V, BLOCK_B]``.
 
     Each block of columns is summed on its own and then added: an accumulator that ran over all of them could be off by dim
     roundings, this one by BLOCK_D + dim / BLOCK_D, whatever the order inside. ``one`` is 1: a number that the compiler does not
-    know keeps it from making one accumulator of them after all. Without PRODUCT there is one query.
+    know keeps it from making one accumulator of them after all. Without PRODUCT there is one query. float32 is multiplied as
+    three products of its halves of 11 bits.
     """
     total = tl.zeros((BLOCK_V, BLOCK_B), tl.float32)
     rows, there, known = i.to(tl.int64)[:, None] * dim, (i < vocab)[:, None], b < batch
-    for start in tl.range(0, dim, BLOCK_D, num_stages=3):
+    for start in tl.range(0, dim, BLOCK_D, num_stages=STAGES):
         d = start + tl.arange(0, BLOCK_D)
         w = tl.load(weight + rows + d[None, :], mask=there & (d < dim)[None, :], other=0)
         if PRODUCT:
             at = b.to(tl.int64)[None, :] * dim + d[:, None]
             v = tl.load(x + at, mask=known[None, :] & (d < dim)[:, None], other=0.0)
             if WIDEN:
-                part = tl.dot(w.to(tl.float32), v.to(tl.float32), input_precision="ieee")
+                part = tl.dot(w.to(tl.float32), v.to(tl.float32), input_precision="tf32x3")
             else:  # 16 bits hold x, and int8 codes exactly
                 part = tl.dot(w.to(v.dtype), v)
         else:
@@ -118,72 +186,234 @@ def products(weight, x, one, i, b, vocab, batch, dim, PRODUCT: tl.constexpr, WID
 
 @triton.jit(do_not_specialize=["batch", "tiles", "mask_stride"])
 def scan(
-    weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, sums_at,
+    weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, tile_at,
     vocab, dim, batch, tiles, mask_stride,
     SCALED: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, KIND: tl.constexpr, SAMPLE: tl.constexpr,
     PRODUCT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``high [batch, vocab]`` float32, ``sums [batch, tiles, 3]`` float64: the shift, and both sums over it of a tile.
+    """``high [batch, vocab]`` float32; ``tile_at [5, batch, tiles]`` float32: of each tile the largest upper end, the largest
+    lower end, a shift, and the sums over it of ``exp(f(z) / T)`` by estimates and by upper ends (the last three: no SAMPLE).
 
-    ``facts``  float64: the unit of rounding, the link's steepest slope, and 1;  ``heat_at``  the temperature
+    ``facts``  float64: the unit of rounding, the link's steepest slope, 1, the link's rounding;  ``heat_at``  the temperature.
+    All is in float32, whose rounding has its place in the ends: registers for float64 would not suffice.
     """
     tile = tl.program_id(1)
     i, b = tile * BLOCK_V + tl.arange(0, BLOCK_V), tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    known, unit, heat = b < batch, tl.load(facts), tl.load(heat_at)
+    known, unit = b < batch, tl.load(facts).to(tl.float32)
+    cool = (1.0 / tl.load(heat_at)).to(tl.float32)
     one = tl.load(facts + 2).to(tl.float32)
-    z = products(weight, x, one, i, b, vocab, batch, dim, PRODUCT, WIDEN, BLOCK_V, BLOCK_D, BLOCK_B)
+    z = products(weight, x, one, i, b, vocab, batch, dim, PRODUCT, WIDEN, BLOCK_V, BLOCK_D, BLOCK_B, STAGES)
     if SCALED:
         z *= tl.load(scale + i, mask=i < vocab, other=0.0)[:, None]
-    length = tl.load(lengths + b, mask=known, other=0.0).to(tl.float64)
-    reach = tl.load(slack + i, mask=i < vocab, other=0.0).to(tl.float64)[:, None] * length[None, :]
+    reach = tl.load(slack + i, mask=i < vocab, other=0.0)[:, None] * tl.load(lengths + b, mask=known, other=0.0)[None, :]
     if BIAS:
         offset = tl.load(bias + i, mask=i < vocab, other=0.0)
         z += offset[:, None]
-        reach += tl.abs(offset).to(tl.float64)[:, None] * unit
+        reach += tl.abs(offset)[:, None] * unit
     there = (i < vocab)[:, None] & known[None, :]
     if MASKED:
         there = there & (tl.load(mask + b.to(tl.int64)[None, :] * mask_stride + i[:, None], mask=there, other=0) != 0)
     # A sum that overflowed says nothing: 0 within infinity. (So does 0 times infinity.)
     sound = (tl.abs(z) < 3.0e38) & (reach < float("inf"))
-    wide, reach = tl.where(sound, z, 0.0).to(tl.float64), tl.where(sound, reach + 1e-30, float("inf"))
-    top = wide + reach
+    z, reach = tl.where(sound, z, 0.0), tl.where(sound, reach + 1e-30, float("inf"))
+    warm = linked32(z, link, KIND) * cool
+    around = reach * ((tl.load(facts + 1).to(tl.float32) * 1.000001) * cool) + tl.abs(warm) * 4.8e-7
+    around += tl.load(facts + 3).to(tl.float32) * cool
+    sound = (tl.abs(warm) < 3.0e38) & (around < float("inf"))
+    warm, around = tl.where(sound, warm, 0.0), tl.where(sound, around, float("inf"))
+    row, plane = tile_at + b.to(tl.int64) * tiles + tile, tl.cast(batch, tl.int64) * tiles
     if SAMPLE:
-        noise = gumbel((numbers + b.to(tl.int64) * 5)[None, :], i.to(tl.int64)[:, None] + 0 * b[None, :], known[None, :])
-        top = tl.where(sound, linked(tl.where(sound, top, 0.0), link, KIND) / heat + noise, float("inf"))
+        place = i.to(tl.int64)[:, None] + 0 * b[None, :]
+        above, below = gumbel_ends((numbers + b.to(tl.int64) * 5)[None, :], place, known[None, :])
+        high, low = warm + around + above, warm - around + below
     else:
-        exponent = tl.where(there, linked(wide, link, KIND) / heat, float("-inf"))
+        high, low = z + reach, z - reach
+        exponent = tl.where(there, warm, float("-inf"))
         shift = tl.max(exponent, 0)
         shift = tl.where(shift == float("-inf"), 0.0, shift)
-        less = (exponent - shift[None, :]).to(tl.float32)
-        # exp(reach) may overflow where the exponent itself is far below: then nothing is known, which is true
-        more = (exponent - shift[None, :] + reach * (tl.load(facts + 1) / heat)).to(tl.float32)
-        at = sums_at + (b.to(tl.int64) * tiles + tile) * 3
-        tl.store(at, shift, mask=known)
-        tl.store(at + 1, tl.sum(tl.exp(less), 0).to(tl.float64), mask=known)
-        tl.store(at + 2, tl.sum(tl.where(there, tl.exp(more), 0.0), 0).to(tl.float64), mask=known)
-    high = tl.where(there, (top + tl.abs(top) * 2.4e-7 + 1e-37).to(tl.float32), float("-inf"))
+        less = exponent - shift[None, :]
+        tl.store(row + 2 * plane, shift, mask=known)
+        tl.store(row + 3 * plane, tl.sum(tl.exp(less), 0), mask=known)
+        # this may overflow where the exponent itself is far below: then nothing is known, which is true
+        tl.store(row + 4 * plane, tl.sum(tl.where(there, tl.exp(less + around), 0.0), 0), mask=known)
+    high = tl.where(there, high + tl.abs(high) * 2.4e-7 + 1e-37, float("-inf"))
+    low = tl.where(there, low - tl.abs(low) * 2.4e-7 - 1e-37, float("-inf"))
+    tl.store(row, tl.max(high, 0), mask=known)
+    tl.store(row + plane, tl.max(low, 0), mask=known)
     tl.store(high_at + b.to(tl.int64)[None, :] * vocab + i[:, None], high, mask=(i < vocab)[:, None] & known[None, :])
 
 
-@triton.jit(do_not_specialize=["count", "stride"])
-def exact(weight, bias, x, ids, out, dim, count, stride, BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Logits ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart (0: one row for all); -1: -inf."""
+@triton.jit(do_not_specialize=["batch", "tiles", "k"])
+def merge(tile_at, bad, link, heat_at, more, lse_at, error_at, bar_at, count_at, batch, tiles, k,
+          KIND: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """``lse, error [batch]`` float64 (no SAMPLE), ``bar [batch]`` float32 at most the k-th largest lower end of a tile, and a
+    count of zero. ``more``: what float32 exponentials and the link's table may add to an error.
+
+    With radii r the true sum is at most the one by upper ends; and it is at least ``sum p exp(-r)`` of the one by estimates,
+    which by Jensen is as near: ``-log sum p exp(-r) <= sum p r <= log sum p exp(r)``.
+    """
+    b = tl.program_id(0).to(tl.int64)
+    plane = tl.cast(batch, tl.int64) * tiles
+    row = tile_at + b * tiles
+    if not SAMPLE:
+        top = tl.full((BLOCK,), float("-inf"), tl.float64)
+        for start in range(0, tiles, BLOCK):
+            t = start + tl.arange(0, BLOCK)
+            shift = tl.load(row + 2 * plane + t, mask=t < tiles, other=float("-inf"))
+            some = tl.load(row + 3 * plane + t, mask=t < tiles, other=0.0)
+            top = tl.maximum(top, tl.where(some > 0.0, shift, float("-inf")).to(tl.float64))
+        peak = tl.max(top, 0)
+        peak = tl.where(peak > float("-inf"), peak, 0.0)
+        by, above = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
+        for start in range(0, tiles, BLOCK):
+            t = start + tl.arange(0, BLOCK)
+            part = tl.exp(tl.load(row + 2 * plane + t, mask=t < tiles, other=0.0).to(tl.float64) - peak)
+            some = tl.load(row + 3 * plane + t, mask=t < tiles, other=0.0).to(tl.float64)
+            by += tl.where(some > 0.0, part * some, 0.0)
+            upper = tl.load(row + 4 * plane + t, mask=t < tiles, other=0.0).to(tl.float64)
+            above += tl.where(upper > 0.0, part * upper, 0.0)
+        total, upper = tl.sum(by, 0), tl.sum(above, 0)
+        any_left = total > 0.0
+        lse = peak + tl.log(tl.where(any_left, total, 1.0))
+        error = tl.log(tl.where(any_left, upper / tl.where(any_left, total, 1.0), 1.0)) + tl.load(more) + tl.abs(lse) * 9.1e-13
+        if KIND == AFFINE:
+            lse += tl.load(link + 1) / tl.load(heat_at)
+        error = tl.where(error == error, error, float("inf"))
+        tl.store(lse_at + b, tl.where(any_left, lse, float("-inf")))
+        tl.store(error_at + b, tl.where(any_left, error, 0.0))
+    # floats in the order of unsigned words: the largest word that k of them reach, but for its last bits
+    found = tl.zeros((), tl.uint32)
+    for bit in range(0, 24):
+        tried = found | (tl.full((), 0x80000000, tl.uint32) >> bit)
+        count = tl.zeros((BLOCK,), tl.int32)
+        for start in range(0, tiles, BLOCK):
+            t = start + tl.arange(0, BLOCK)
+            word = tl.load(row + plane + t, mask=t < tiles, other=float("-inf")).to(tl.uint32, bitcast=True)
+            word = tl.where(word >= 0x80000000, word ^ 0xFFFFFFFF, word | 0x80000000)
+            count += ((word >= tried) & (t < tiles)).to(tl.int32)
+        found = tl.where(tl.sum(count, 0) >= k, tried, found)
+    word = tl.where(found >= 0x80000000, found ^ 0x80000000, found ^ 0xFFFFFFFF)
+    bar = word.to(tl.float32, bitcast=True)
+    bar = tl.where(bar == bar, bar, float("-inf"))  # words below that of -inf
+    none = (tl.load(bad + b) != 0) | (k == 0)
+    tl.store(bar_at + b, tl.where(none, float("inf"), bar))
+    tl.store(count_at + b, tl.zeros((), tl.int32))
+
+
+@triton.jit(do_not_specialize=["tiles", "room"])
+def collect(high_at, tile_at, bar_at, count_at, ids, vocab, tiles, room, BLOCK_V: tl.constexpr, GROUP: tl.constexpr):
+    """``count [batch]`` classes that reach the bar; those that there is room for in ``ids [batch, room]``, in any order."""
+    b, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * GROUP
+    bar, t = tl.load(bar_at + b), first + tl.arange(0, GROUP)
+    tops = tl.load(tile_at + b * tiles + t, mask=t < tiles, other=float("-inf"))
+    if (tl.max(tops, 0) >= bar) & (bar < float("inf")):
+        for tile in range(first, tl.minimum(first + GROUP, tiles)):
+            if tl.load(tile_at + b * tiles + tile) >= bar:
+                i = tile * BLOCK_V + tl.arange(0, BLOCK_V)
+                high = tl.load(high_at + b * vocab + i, mask=i < vocab, other=float("-inf"))
+                yes = ((high >= bar) & (high > float("-inf"))).to(tl.int32)
+                place = tl.atomic_add(count_at + b, tl.sum(yes, 0)) + tl.cumsum(yes, 0) - 1
+                tl.store(ids + b * room + place, i.to(tl.int64), mask=(yes != 0) & (place < room))
+
+
+@triton.jit(do_not_specialize=["count", "stride", "mask_stride"])
+def exact(weight, bias, x, ids, count_at, mask, link, heat_at, numbers, logits_at, keys_at, dim, count, stride, mask_stride,
+          BIAS: tl.constexpr, MASKED: tl.constexpr, COUNTED: tl.constexpr, KIND: tl.constexpr, SAMPLE: tl.constexpr,
+          ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+    """Logits ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart (0: one row for all); -1 and what a mask takes
+    out: -inf. COUNTED: of the first ids alone, as many as ``count_at [batch]`` says. SAMPLE: also ``f(z) / T + gumbel``."""
     b, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    i = tl.load(ids + b * stride + place, mask=place < count, other=-1)
+    there = place < count
+    if COUNTED:
+        there = there & (place < tl.load(count_at + b))
+    i = tl.load(ids + b * stride + place, mask=there, other=-1)
     asked = i >= 0
     z = tl.full((ROWS,), float("-inf"), tl.float64)
+    key = z
     if tl.max(i, 0) >= 0:  # most blocks of candidates are empty
-        rows = tl.where(asked, i, 0) * dim
+        safe = tl.where(asked, i, 0)
         total = tl.zeros((ROWS,), tl.float64)
         for start in range(0, dim, BLOCK_D):
             d = start + tl.arange(0, BLOCK_D)
-            w = tl.load(weight + rows[:, None] + d[None, :], mask=asked[:, None] & (d < dim)[None, :], other=0.0)
+            w = tl.load(weight + safe[:, None] * dim + d[None, :], mask=asked[:, None] & (d < dim)[None, :], other=0.0)
             v = tl.load(x + b * dim + d, mask=d < dim, other=0.0)
-            total += tl.sum(w.to(tl.float64) * v[None, :], 1)
+            total += tl.sum(w.to(tl.float64) * v.to(tl.float64)[None, :], 1)
         if BIAS:
-            total += tl.load(bias + tl.where(asked, i, 0), mask=asked, other=0.0).to(tl.float64)
+            total += tl.load(bias + safe, mask=asked, other=0.0).to(tl.float64)
+        if MASKED:
+            asked = asked & (tl.load(mask + b * mask_stride + safe, mask=asked, other=0) != 0)
         z = tl.where(asked, total, z)
-    tl.store(out + b * count + place, z, mask=place < count)
+        if SAMPLE:
+            drawn = gumbel(numbers + b * 5 + place * 0, safe, asked)
+            key = tl.where(asked, linked(tl.where(asked, z, 0.0), link, KIND) / tl.load(heat_at) + drawn, key)
+    tl.store(logits_at + b * count + place, z, mask=place < count)
+    if SAMPLE:
+        tl.store(keys_at + b * count + place, key, mask=place < count)
+
+
+@triton.jit(do_not_specialize=["room", "k", "vocab", "base"])
+def order(ids, logits, keys, count_at, bad, ids_at, logits_at, keys_at, rows_at, read_at, sure_at, room, k, vocab, row_bytes, base,
+          EVERY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """The k largest keys of ``[batch, room]`` and their ids and logits, equal ones by id; what that cost, whether all were there.
+    Each candidate's place is the number of those before it."""
+    b, mine = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    met = tl.load(count_at + b)
+    there, wrong = tl.minimum(met, room), tl.load(bad + b) != 0
+    at = b * room + mine
+    name = tl.load(ids + at, mask=mine < there, other=-1)
+    key = tl.load(keys + at, mask=mine < there, other=float("-inf"))
+    place = tl.where(mine < there, 0, mine)
+    for start in range(0, there, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        other = tl.load(keys + b * room + j, mask=j < there, other=float("-inf"))[None, :]
+        called = tl.load(ids + b * room + j, mask=j < there, other=-1)[None, :]
+        before = (other > key[:, None]) | ((other == key[:, None]) & (called < name[:, None]))
+        place += tl.sum((before & (j < there)[None, :] & (mine < there)[:, None]).to(tl.int32), 1)
+    put, here = (mine < room) & (place < k), (key > float("-inf")) & (wrong == 0)
+    out = b * k + place
+    tl.store(ids_at + out, tl.where(here, name, -1), mask=put)
+    z = tl.load(logits + at, mask=mine < there, other=float("-inf"))
+    tl.store(logits_at + out, tl.where(here, z, float("-inf")), mask=put)
+    tl.store(keys_at + out, tl.where(here, key, float("-inf")), mask=put)
+    if tl.program_id(1) == 0:
+        tl.store(rows_at + b, tl.cast(vocab, tl.int64) if EVERY else there.to(tl.int64))
+        tl.store(read_at + b, there.to(tl.float64) * row_bytes + base)
+        tl.store(sure_at + b, ((met <= room) & (wrong == 0)).to(tl.int8))
+
+
+@triton.jit(do_not_specialize=["count"])
+def said(logits, lse_at, error_at, bad, link, log_probs_at, lse_out, error_out, count,
+         KIND: tl.constexpr, SINGLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """``f(z) - lse [batch, count]``, ``lse``, and ``error`` with what rounding to float32 added, rounded up; NaN of bad rows."""
+    b = tl.program_id(0).to(tl.int64)
+    wrong = tl.load(bad + b) != 0
+    lse, error = tl.load(lse_at + b), tl.load(error_at + b)
+    lse, error = tl.where(wrong, float("nan"), lse), tl.where(wrong, float("inf"), error)
+    finite = tl.abs(lse) < float("inf")
+    lost = tl.zeros((BLOCK,), tl.float64)
+    if SINGLE:
+        known = tl.where(finite, lse, 0.0)
+        lost += tl.abs(known.to(tl.float32).to(tl.float64) - known)
+    for start in range(0, count, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        z = tl.load(logits + b * count + place, mask=place < count, other=float("-inf"))
+        some = z > float("-inf")
+        value = tl.where(some, linked(tl.where(some, z, 0.0), link, KIND) - tl.where(finite, lse, 0.0), float("-inf"))
+        value = tl.where(wrong, float("nan"), value)
+        if SINGLE:
+            kept = tl.where(tl.abs(value) < float("inf"), value, 0.0)
+            lost = tl.maximum(lost, tl.abs(kept.to(tl.float32).to(tl.float64) - kept))
+            tl.store(log_probs_at + b * count + place, value.to(tl.float32), mask=place < count)
+        else:
+            tl.store(log_probs_at + b * count + place, value, mask=place < count)
+    if SINGLE:
+        error += tl.max(lost, 0)
+        tl.store(lse_out + b, lse.to(tl.float32))
+        tl.store(error_out + b, tl.where(error > 0.0, (error * 1.0000002384185791 + 1e-37).to(tl.float32), 0.0))
+    else:
+        tl.store(lse_out + b, lse)
+        tl.store(error_out + b, error)
 
 
 @triton.jit(do_not_specialize=["count", "stride"])

@@ -30,34 +30,59 @@ EXP32 = 2.0**-15
 
 
 class Tiles(NamedTuple):
-    """What one program takes: ``classes`` of a scan for one query and (``wide``) for several, ``columns`` of a row at a time,
-    exact ``rows``, ``noise`` numbers."""
+    """What one program takes: ``classes`` of every scan (None: by its shape), ``columns`` of a row at a time, exact ``rows`` and columns (``wide``) of them,
+    ``noise`` numbers, ``tiles`` of a row's facts, ``group`` tiles in which candidates are looked for."""
 
-    classes: int = 64
-    wide: int = 128
+    classes: int | None = None
     columns: int = 64
     rows: int = 16
+    wide: int = 128
     noise: int = 128
+    tiles: int = 1024
+    group: int = 32
 
 
-INTERPRETED = Tiles(classes=256, wide=256, rows=256, noise=1024)
+INTERPRETED = Tiles(classes=256, rows=256, wide=64, noise=1024)
 """The interpreter pays for each operation, not for its size."""
-WARPS = {1: 4, 16: 8, 32: 8}
-"""Warps of a program that reads for so many queries."""
 
 
-def queries_together(batch: int) -> int:
-    """Queries that one program reads for: one, or as many as a matrix product takes."""
-    return 1 if batch <= 1 else 16 if batch <= 16 else 32
+class Shape(NamedTuple):
+    """Of a scan's programs: ``queries`` that each reads for, ``classes`` of its tile, ``warps``, and ``stages``: how many blocks of
+    columns are on their way at once."""
+
+    queries: int
+    classes: int
+    warps: int
+    stages: int
 
 
-def unit(dim: int, columns: int, product: bool) -> float:
+def shape_of(tiles: Tiles, batch: int, widened: bool, sample: bool) -> Shape:
+    """As it was fastest on an H200: one query, or as many as a matrix product takes."""
+    queries = 1 if batch <= 1 else 16 if batch <= 16 else 64 if widened and not sample else 32
+    return Shape(queries, tiles.classes or 64, 4, 4 if queries > 1 and not (widened or sample) else 3)
+
+
+def unit(dim: int, columns: int, product: bool, widened: bool = False) -> float:
     """How far float32 can carry ``s <w, x> + b``, for each ``s ‖w‖ ‖x‖ + |b|`` of it.
 
     The terms of one block of columns are added up in any order, four times as far off where a matrix unit truncates them;
-    then block by block; then x in float32, the scale, the bias.
+    then block by block; then x in float32, the scale, the bias. Where float32 is multiplied as halves of 11 bits (``widened``),
+    the product of two lower halves and what is cut off them is left out: 3 times 2^-20.
     """
-    return 1.01 * (columns * (2.0**-22 if product else 2.0**-24) + (-(-dim // columns) + 12) * 2.0**-24)
+    cut = 3 * 2.0**-20 if widened else 0.0
+    return 1.01 * (columns * (2.0**-22 if product else 2.0**-24) + cut + (-(-dim // columns) + 12) * 2.0**-24)
+
+
+class Read(NamedTuple):
+    """What a scan leaves: ``high [batch, vocab]``, ``facts [5, batch, tiles]`` of tiles of so many ``classes``."""
+
+    high: Tensor
+    facts: Tensor
+    classes: int
+
+    @property
+    def tiles(self) -> int:
+        return int(self.facts.shape[2])
 
 
 class Scan:
@@ -67,33 +92,36 @@ class Scan:
         self.owner, self.weight, self.scale = owner, weight, scale
         self.bytes = weight.shape[1] * weight.element_size() + (0 if scale is None else 8)
         self.slacks, self.facts = {}, {}
-        for product in (False, True):
-            off = unit(weight.shape[1], owner.tiles.columns, product)
+        dim, link = weight.shape[1], owner.layer.link.lowered()
+        bent = link[1] * 2.0**-20 if link[0] == "softcap" else 0.0
+        for form in ((False, False), (True, False), (True, True)):
+            off = unit(dim, owner.tiles.columns, *form)
             wide = lengths.double() * off if error is None else lengths.double() * off + error.double() * (1 + off)
-            self.slacks[product] = rounded_up(wide)
-            self.facts[product] = owner.tensor(np.array([off, owner.steepest, 1.0]))
+            self.slacks[form] = rounded_up(wide + math.sqrt(dim) * 2.0**-124)  # numbers below the smallest may count as zeros
+            self.facts[form] = owner.tensor(np.array([off, owner.steepest, 1.0, bent]))
 
-    def __call__(self, call: Any, *, sample: bool = False) -> tuple[Tensor, Tensor]:
-        """``high [batch, vocab]`` float32: upper ends of ``z``, or of ``f(z) / T + gumbel`` for a ``sample``; ``sums [batch,
-        tiles, 3]`` float64: a shift, and the sums of ``exp(f(z) / T)`` over it by estimates and by upper ends."""
-        owner, torch, batch = self.owner, self.owner.torch, call.batch
-        block = queries_together(batch)
-        product = block > 1
-        classes = owner.tiles.wide if product and not self.widened(call.x) else owner.tiles.classes
-        tiles = -(-owner.vocab // classes)
+    def __call__(self, call: Any, *, sample: bool = False) -> Read:
+        """``high``: upper ends of ``z``, or of ``f(z) / T + gumbel`` for a ``sample``; a tile's facts: see the kernel."""
+        owner, torch, batch, widened = self.owner, self.owner.torch, call.batch, self.widened(call.narrow)
+        shape = shape_of(owner.tiles, batch, widened, sample)
+        product = shape.queries > 1
+        tiles, form = -(-owner.vocab // shape.classes), (product, product and widened)
         high = torch.empty((batch, owner.vocab), dtype=torch.float32, device=owner.device)
-        sums = torch.empty((batch, tiles, 3), dtype=torch.float64, device=owner.device)
+        facts = torch.empty((5, batch, tiles), dtype=torch.float32, device=owner.device)
         if batch:
-            owner.kernels.scan[(-(-batch // block), tiles)](
-                self.weight, owner.one if self.scale is None else self.scale, owner.offset, self.slacks[product],
-                call.x, call.length, owner.one if call.mask is None else call.mask, owner.link, self.facts[product], call.heat,
-                call.numbers, high, sums, owner.vocab, owner.dim, batch, tiles,
-                0 if call.mask is None or len(call.mask) == 1 else owner.vocab,
+            owner.kernels.scan[(-(-batch // shape.queries), tiles)](
+                self.weight, owner.one if self.scale is None else self.scale, owner.offset, self.slacks[form],
+                call.narrow, call.length, owner.one if call.mask is None else call.mask, owner.link, self.facts[form], call.heat,
+                call.numbers, high, facts, owner.vocab, owner.dim, batch, tiles, call.mask_stride,
                 SCALED=self.scale is not None, BIAS=owner.bias is not None, MASKED=call.mask is not None, KIND=owner.kind,
-                SAMPLE=sample, PRODUCT=product, WIDEN=self.widened(call.x),
-                BLOCK_V=classes, BLOCK_D=owner.tiles.columns, BLOCK_B=block, num_warps=WARPS[block],
+                SAMPLE=sample, PRODUCT=product, WIDEN=widened, BLOCK_V=shape.classes, BLOCK_D=owner.tiles.columns,
+                BLOCK_B=shape.queries, STAGES=shape.stages, num_warps=shape.warps,
             )  # fmt: skip
-        return high, sums
+        return Read(high, facts, shape.classes)
+
+    def shared(self, batch: int) -> int:
+        """By how many queries a program's rows are read."""
+        return min(max(1, batch), shape_of(self.owner.tiles, batch, False, False).queries)
 
     def widened(self, x: Tensor) -> bool:
         """Whether products need float32: not where x has 16 bits and so have the rows, or codes, which both types hold. (The
@@ -112,13 +140,14 @@ class DeviceMatrix:
         self.tiles = INTERPRETED if device == INTERPRETER else Tiles()
         self.layer, self.vocab, self.dim, link = layer, layer.vocab, layer.dim, layer.link
         there = layer.resident
-        self.weight = self.tensor(np.asarray(layer.weight)) if there is None else there.to(self.device).contiguous()
+        self.weight = self.tensor(layer.weight) if there is None else there.to(self.device).contiguous()
         self.bias = None if layer.bias is None else self.tensor(layer.bias)
-        self.one = self.tensor(np.ones(1, np.float32))
+        self.one, self.cold = self.tensor(np.ones(1, np.float32)), self.tensor(np.ones(1))
         self.offset = self.one if self.bias is None else self.bias
         lowered = link.lowered()
         self.kind, self.steepest = FORMS.index(lowered[0]), link.steepest * (1 + 2.0**-20)
         self.link = self.tensor(_link_numbers(lowered))
+        self.more = self.tensor(np.array([2 * EXP32 + 2 * lowering_error(link)]))
         lengths = self._lengths()
         self.longest, self.largest = float(lengths.max()), 0.0 if self.bias is None else float(self.bias.abs().max())
         self.rows = Scan(self, self.weight, lengths)
@@ -137,27 +166,85 @@ class DeviceMatrix:
             raise NonFiniteError(f"weight row {row} holds NaN or infinity, or is too long for float32; repair or rescale it")
         return found
 
-    def exact(self, call: Any, ids: Tensor) -> Tensor:
-        """Logits ``[batch, m]`` in float64 of ``ids [batch or 1, m]`` int64; -1: -inf."""
-        return self._each(self.kernels.exact, self.tiles.rows, call, ids)
+    def merged(self, read: Read, call: Any, k: int, sample: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``lse, error [batch]`` of a scan (zeros for a ``sample``), the ``bar`` of the k best, and a ``count`` of zero."""
+        torch, batch = self.torch, call.batch
+        make = torch.zeros if sample else torch.empty
+        lse, error = make((2, batch), dtype=torch.float64, device=self.device)
+        bar = torch.empty(batch, dtype=torch.float32, device=self.device)
+        count = torch.empty(batch, dtype=torch.int32, device=self.device)
+        if batch:
+            self.kernels.merge[(batch,)](
+                read.facts, call.flags, self.link, call.heat, self.more, lse, error, bar, count, batch, read.tiles, k,
+                KIND=self.kind, SAMPLE=sample, BLOCK=self.tiles.tiles,
+            )  # fmt: skip
+        return lse, error, bar, count
+
+    def collected(self, read: Read, call: Any, bar: Tensor, count: Tensor, room: int) -> Tensor:
+        """``ids [batch, room]`` of the classes that reach the bar, ``count`` of them, in any order; what follows them is nothing."""
+        torch, group = self.torch, self.tiles.group
+        ids = torch.empty((call.batch, room), dtype=torch.int64, device=self.device)
+        if call.batch and room:
+            self.kernels.collect[(call.batch, -(-read.tiles // group))](
+                read.high, read.facts, bar, count, ids, self.vocab, read.tiles, room, BLOCK_V=read.classes, GROUP=group
+            )
+        return ids
+
+    def exact(self, call: Any, ids: Tensor, *, sample: bool = False, counts: Any = None) -> tuple[Tensor, Tensor]:
+        """Logits ``[batch, m]`` in float64 of ``ids [batch or 1, m]`` int64, and their keys: ``f(z) / T + gumbel`` for a ``sample``,
+        else the logits. -inf for -1 and for what the mask takes out. ``counts [batch]``: only so many of a row are there."""
+        (rows, count), torch, block = ids.shape, self.torch, self.tiles.rows
+        logits = torch.empty((call.batch, count), dtype=torch.float64, device=self.device)
+        keys = torch.empty_like(logits) if sample else logits
+        if call.batch and count:
+            self.kernels.exact[(call.batch, -(-count // block))](
+                self.weight, self.offset, call.x, ids.contiguous(), counts, self.one if call.mask is None else call.mask, self.link,
+                call.heat, call.numbers, logits, keys, self.dim, count, count if rows > 1 or call.batch == 1 else 0, call.mask_stride,
+                BIAS=self.bias is not None, MASKED=call.mask is not None, COUNTED=counts is not None, KIND=self.kind,
+                SAMPLE=sample, ROWS=block, BLOCK_D=self.tiles.wide,
+            )  # fmt: skip
+        return logits, keys
+
+    def ordered(
+        self, call: Any, ids: Tensor, logits: Tensor, keys: Tensor, counts: Tensor, k: int, bytes_each: float, every: bool
+    ) -> tuple[Tensor, ...]:
+        """``ids, logits, keys [batch, k]`` of the largest keys, equal ones by id, of the first ``counts`` of each row; ``rows, read
+        [batch]``, what that cost beside ``bytes_each``; ``sure``: there was room for all."""
+        torch, (batch, room), block = self.torch, ids.shape, 64
+        best = torch.empty((batch, k), dtype=torch.int64, device=self.device)
+        of_best = torch.empty((2, batch, k), dtype=torch.float64, device=self.device)
+        rows, sure = best.new_empty(batch), torch.empty(batch, dtype=torch.int8, device=self.device)
+        read = of_best.new_empty(batch)
+        if batch:
+            self.kernels.order[(batch, max(1, -(-room // block)))](
+                ids, logits, keys, counts, call.flags, best, of_best[0], of_best[1], rows, read, sure, room, k, self.vocab,
+                self.row_bytes, bytes_each, EVERY=every, BLOCK=block,
+            )  # fmt: skip
+        return best, of_best[0], of_best[1], rows, read, sure.view(torch.bool)
+
+    def said(self, call: Any, logits: Tensor, lse: Tensor, error: Tensor, *, single: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """``log_probs [batch, m], lse, error [batch]``, in float32 with its rounding in the error if ``single``; NaN and infinity
+        for rows that are no numbers."""
+        torch, (batch, count) = self.torch, logits.shape
+        kind = torch.float32 if single else torch.float64
+        log_probs = torch.empty((batch, count), dtype=kind, device=self.device)
+        both = torch.empty((2, batch), dtype=kind, device=self.device)
+        if batch:
+            self.kernels.said[(batch,)](
+                logits, lse, error, call.flags, self.link, log_probs, both[0], both[1], count,
+                KIND=self.kind, SINGLE=single, BLOCK=128,
+            )  # fmt: skip
+        return log_probs, both[0], both[1]
 
     def noise(self, call: Any, ids: Tensor) -> Tensor:
         """Gumbels ``[batch, m]`` of ``ids [batch or 1, m]``."""
-        return self._each(self.kernels.noise, self.tiles.noise, call, ids)
-
-    def _each(self, kernel: Any, block: int, call: Any, ids: Tensor) -> Tensor:
-        (rows, count), torch = ids.shape, self.torch
+        (rows, count), torch, block = ids.shape, self.torch, self.tiles.noise
         out = torch.empty((call.batch, count), dtype=torch.float64, device=self.device)
-        if not (call.batch and count):
-            return out
-        ids, stride = ids.contiguous(), count if rows > 1 or call.batch == 1 else 0
-        if kernel is self.kernels.noise:
-            kernel[(call.batch, -(-count // block))](call.numbers, ids, out, count, stride, BLOCK=block)
-        else:
-            kernel[(call.batch, -(-count // block))](
-                self.weight, self.offset, call.wide, ids, out, self.dim, count, stride,
-                BIAS=self.bias is not None, ROWS=block, BLOCK_D=self.tiles.columns,
-            )  # fmt: skip
+        if call.batch and count:
+            stride = count if rows > 1 or call.batch == 1 else 0
+            self.kernels.noise[(call.batch, -(-count // block))](
+                call.numbers, ids.contiguous(), out, count, stride, BLOCK=block
+            )
         return out
 
     def linked(self, logits: Tensor) -> Tensor:
@@ -182,23 +269,10 @@ class DeviceMatrix:
         """How far the float64 logit of any class can be from the real number, ``[batch]``."""
         return (self.dim + 4) * UNIT * (self.longest * call.length.double() + self.largest)
 
-    def threshold(self, call: Any, worst: Tensor, *, sample: bool) -> Tensor:
+    def threshold(self, call: Any, worst: Tensor) -> Tensor:
         """What an upper end has to reach, as float32: ``worst``, less what float64 can have added to both."""
-        slack = 2 * self.rounding(call)
-        if sample:
-            link = self.layer.link
-            size = link.offset + link.steepest * (self.longest * call.length.double() + self.largest)
-            slack = (slack * link.steepest + 8 * LINK_ROUNDING * size) / call.heat + 64 * LINK_ROUNDING
-        low = worst - slack
+        low = worst - 2 * self.rounding(call)
         return self.torch.where(low.isfinite(), low - low.abs() * 2.0**-22 - 1e-37, low).float()
-
-    def normaliser(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """``(lse, error) [batch]`` of a scan. With radii r the true sum is at most the one by upper ends; and it is at least
-        ``Σ p exp(-r)`` of the one by estimates, which by Jensen is as near: ``-log Σ p exp(-r) <= Σ p r <= log Σ p exp(r)``."""
-        torch = self.torch
-        lse, top = (torch.logsumexp(sums[:, :, 0] + sums[:, :, end].log(), dim=1) for end in (1, 2))
-        error = top - lse + 2 * EXP32 + 2 * lowering_error(self.layer.link) + lse.abs() * 2.0**-40
-        return lse, torch.where(lse > -math.inf, error.nan_to_num(nan=math.inf), 0.0)
 
     def exact_error(self, call: Any, lse: Tensor) -> Tensor:
         """What float64 can have added to a normaliser of exact rows."""

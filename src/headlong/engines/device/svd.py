@@ -32,18 +32,19 @@ class SvdDevice(DeviceEngine):
         gram = torch.stack([part.double().T @ part.double() for part in parts]).sum(dim=0)
         self.axes = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :width].contiguous()
         self.preview = torch.cat([(part.double() @ self.axes).float() for part in parts])
+        self.axes = self.axes.float()
         self.width, self.budget = width, rows
 
     def _mixed(self, call: Call, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """``logits [batch, vocab]``, estimates but for the N best, and the ``ids, logits [batch, N]`` of these."""
         torch, matrix = self.matrix.torch, self.matrix
-        mixed = ((call.wide @ self.axes).float() @ self.preview.T).double()
+        mixed = (call.narrow.float() @ self.axes) @ self.preview.T
         mixed = mixed if matrix.bias is None else mixed + matrix.bias
         if call.mask is not None:
             mixed = mixed.masked_fill(call.mask.expand(call.batch, -1) == 0, -math.inf)
         top, ids = torch.topk(mixed, min(matrix.vocab, max(self.budget, k)), dim=1)
-        logits = matrix.exact(call, ids.masked_fill(top == -math.inf, -1))
-        return mixed.scatter(1, ids, logits), ids, logits
+        logits, _ = matrix.exact(call, ids.masked_fill(top == -math.inf, -1))
+        return mixed.double().scatter(1, ids, logits), ids, logits
 
     def _found(self, call: Call, ids: Tensor, logits: Tensor, keys: Tensor, k: int, mixed: Tensor) -> Found:
         torch, matrix = self.matrix.torch, self.matrix
