@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +34,7 @@ from headlong.engines.build import checked_norms, reading
 from headlong.engines.changed_parts import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
 from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.direct_call import Direct
-from headlong.engines.merged import Merged, best_of, blank, log_probs_of, merged_lse
+from headlong.engines.merged import Merged, best_of, blank, exact_logits, exactly_tied, log_probs_of, logits_of, merged_lse
 from headlong.engines.method import METHODS
 from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.engines.saved.changes import Changes
@@ -174,17 +176,16 @@ class Changed(Merged):
         cost = cost._replace(rows=cost.rows + chosen.shape[1], bytes=cost.bytes + chosen.shape[1] * row)
         return answer_as(LogProb(log_probs, logits, found.lse, found.error, cost), call.form)
 
-    def _logits(self, hidden: Doubles, chosen: Ids) -> Doubles:
+    def _logits(self, hidden: Doubles, chosen: Ids, of: Callable[[Engine, Doubles, Ids], Doubles] = logits_of) -> Doubles:
         """Of the classes ``chosen [batch, m]``; -inf for those that are gone."""
-        threads = native.threads(self.settled.threads)
         settled = chosen < len(self.there)
         settled &= self.there[np.where(settled, chosen, 0)] != 0
-        logits = self.settled.executor.logits(hidden, np.where(settled, chosen, 0), threads)
+        logits = of(self.settled, hidden, np.where(settled, chosen, 0))
         logits = np.where(settled, logits, -np.inf)
         if self.added is None:
             return logits
         places = np.minimum(np.searchsorted(self.ids, chosen), len(self.ids) - 1)
-        beside = self.added.executor.logits(hidden, places, threads)
+        beside = of(self.added, hidden, places)
         return np.where(self.ids[places] == chosen, beside, logits)
 
     def _every(self, call: Asked) -> tuple[Ids, Doubles]:
@@ -226,6 +227,9 @@ class Changed(Merged):
         if len(tops) == 1:
             return tops[0]
         logits, ids = (np.concatenate([getattr(top, name) for top in tops], axis=1) for name in ("logits", "ids"))
+        longest = max(float(part.engine.norms.max()) for part in self._parts(call))
+        exact = partial(self._logits, of=exact_logits)
+        logits = exactly_tied(logits, ids, call.hidden, longest, lambda rows, some: exact(call.hidden[rows], some))
         logits, ids = best_of(logits, ids, k, self.layer.vocab)
         lse, error = merged_lse(tuple(top.lse for top in tops), tuple(top.error for top in tops))
         proved = np.all([top.proved for top in tops], axis=0)

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong import native
 from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import WIDE, Array, answer_as
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import Asked, aimed, asked, checked_k
+from headlong.engines.base import Engine
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.few_allowed_classes import largest_keys
@@ -31,6 +34,8 @@ from headlong.native import Doubles
 from headlong.promise import Promise
 
 Ids = NDArray[np.int64]
+COMPARED = 1024
+"""Classes of one query that an executor is asked to compare at once; it does so with up to 4,096 (``answer_batch.cpp``)."""
 
 
 class Merged(Bounded, ABC):
@@ -146,6 +151,43 @@ class _Query:
         self.cost[0][self.row] += cost.rows[0]
         self.cost[1][self.row] += cost.bytes[0]
         self.cost[2][self.row] |= cost.dense[0]
+
+
+def logits_of(engine: Engine, hidden: Doubles, places: Ids) -> Doubles:
+    """Of rows ``places [batch, m]``."""
+    return engine.executor.logits(hidden, places, native.threads(engine.threads))
+
+
+def exact_logits(engine: Engine, hidden: Doubles, places: Ids) -> Doubles:
+    """Of rows ``places [batch, m]``, summed without rounding and rounded once: an executor does so where logits of one call are
+    within rounding of each other, as those of two equal places are."""
+    found = np.empty(places.shape)
+    for start in range(0, places.shape[1], COMPARED):
+        twice = np.repeat(places[:, start : start + COMPARED], 2, axis=1)
+        found[:, start : start + COMPARED] = logits_of(engine, hidden, twice)[:, ::2]
+    return found
+
+
+def exactly_tied(logits: Doubles, ids: Ids, hidden: Doubles, longest: float, exact: Callable[[Array, Ids], Doubles]) -> Doubles:
+    """The parts' logits ``[batch, m]``, where some are so close that roundings may decide those that ``exact(rows, ids)``
+    gives: equal ones are equal then, whichever part they come from. ``longest``: the norm of the longest row."""
+    order = np.argsort(-logits, axis=1, kind="stable")
+    falling = np.take_along_axis(logits, order, 1)
+    products = (hidden.shape[1] + 8) * longest * np.linalg.norm(hidden, axis=1)[:, None]
+    with np.errstate(invalid="ignore"):
+        sizes = products + np.abs(falling[:, 1:]) + np.abs(falling[:, :-1])
+        close = falling[:, :-1] - falling[:, 1:] < 4 * UNIT * sizes
+    near = np.zeros(logits.shape, bool)
+    near[:, :-1] |= close
+    near[:, 1:] |= close
+    rows = np.flatnonzero(near.any(axis=1))
+    if not len(rows):
+        return logits
+    here = np.zeros(near.shape, bool)
+    np.put_along_axis(here, order, near, 1)
+    found = logits.copy()
+    found[rows] = np.where(here[rows], exact(rows, np.maximum(ids[rows], 0)), logits[rows])
+    return found
 
 
 def best_of(logits: Doubles, ids: Ids, k: int, vocab: int) -> tuple[Doubles, Ids]:

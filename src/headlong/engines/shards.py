@@ -25,8 +25,9 @@ from headlong.arrays import Array, answer_as, ids64
 from headlong.engines.arguments import Asked, aimed, asked
 from headlong.engines.base import Engine
 from headlong.engines.class_masks import Marked, classes_of
-from headlong.engines.merged import Merged, best_of, blank, columns, log_probs_of, merged_lse
+from headlong.engines.merged import Merged, best_of, blank, columns, exact_logits, exactly_tied, log_probs_of, merged_lse
 from headlong.engines.sampling_filters import Filters
+from headlong.native import Doubles
 from headlong.promise import Promise
 
 Verb = Callable[[Engine, int], tuple[Array, ...]]
@@ -97,12 +98,22 @@ class Shards(Merged):
             top = engine.topk(call.hidden, min(k, engine.layer.vocab), eps=eps, **_share(call, engine, start))
             short = ((0, 0), (0, k - top.ids.shape[1]))
             ids = np.pad(np.where(top.ids < 0, -1, top.ids + start), short, constant_values=-1)
-            return np.pad(top.logits, short, constant_values=-np.inf), ids, top.lse, top.error, top.proved, *top.cost[:3]
+            logits, longest = np.pad(top.logits, short, constant_values=-np.inf), np.full(1, float(engine.norms.max()))
+            return logits, ids, longest, top.lse, top.error, top.proved, *top.cost[:3]
+
+        def exact(rows: Array, some: Ids) -> Doubles:
+            def own(engine: Engine, start: int) -> tuple[Array, ...]:
+                return (exact_logits(engine, call.hidden[rows], np.clip(some - start, 0, engine.layer.vocab - 1)),)
+
+            owner = np.searchsorted(self.facts.starts, some, side="right") - 1
+            (each,) = columns(self._everyone(own, ("exact", call.hidden[rows], some)))
+            return np.asarray(np.take_along_axis(np.stack(each), owner[None], 0)[0])
 
         parts = self._everyone(best, ("topk", call.hidden, call.mask, k, eps, about))
         logits, ids = (np.concatenate(column, axis=1) for column in columns(parts)[:2])
+        _, _, longest, lses, errors, proved, *cost = columns(parts)
+        logits = exactly_tied(logits, ids, call.hidden, float(np.max(longest)), exact)
         logits, ids = best_of(logits, ids, k, self.facts.vocab)
-        _, _, lses, errors, proved, *cost = columns(parts)
         lse, error = merged_lse(lses, errors)
         log_probs = log_probs_of(logits, ids, lse, self.facts.link)
         return TopK(log_probs, ids, logits, lse, error, np.all(proved, axis=0), self._cost(cost))
