@@ -186,7 +186,7 @@ def measured(layer: hl.Layer, queries: Any, asked: argparse.Namespace) -> Iterat
     hidden = rows.double().cpu().numpy()
     best = Truth.of(layer, hidden, K)
     for batch in asked.batch:
-        right = Right.of(layer, hidden, best, batch)
+        right = Right.of(layer, hidden[: max(batch, asked.queries)], best, batch)
         torch._dynamo.config.recompile_limit = 1000  # noqa: SLF001 - each batch size is compiled for
         blocks = [rows[start : start + batch] for start in range(0, len(right.hidden), batch)]
         for task in dict.fromkeys(task for task, *_ in everyone):

@@ -244,8 +244,8 @@ def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, r
     call, _ = call_of(matrix, tensor(rng.standard_normal((batch, 130)) * 30))
     exact = truth(layer, call.x.double().cpu().numpy())
     length, size = call.length.cpu().numpy()[:, None], np.linalg.norm(layer.weight.astype(np.float64), axis=1)
-    # the link's rounding in float32 is 2^-22 of a logit at the most
-    rounding = 2.2 * unit(130, 64, batch > 1, batch > 1) * (size * length + np.abs(layer.bias)) + np.abs(exact.logits) * 2.0**-20
+    off = 2.2 * unit(130, 64, batch > 1, batch > 1) * (size * length + np.abs(layer.bias))
+    rounding = off + np.abs(exact.logits) * 2.0**-20  # of an upper end in float32
     error = coded(torch, torch.from_numpy(layer.weight.astype(np.float64))).error.numpy()
     for read, radius in ((matrix.rows, 0.0), (matrix.codes, error * length)):
         high = read(call).high.cpu().double().numpy()

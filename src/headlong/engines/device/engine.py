@@ -92,9 +92,7 @@ class DeviceEngine(Bounded):
         log_probs, lse, error = self.matrix.said(call, found.logits, found.lse, found.error, single=form.single)
         return answered(TopK(log_probs, found.ids, found.logits, lse, error, found.sure, self._cost(found)), form)
 
-    def log_prob(
-        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
-    ) -> LogProb:
+    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
         if allowed is not None or exclude is not None:
             return self._log_prob_among(hidden, ids, eps, allowed, exclude)
@@ -166,8 +164,8 @@ class DeviceEngine(Bounded):
         if near:
             ids = matrix.collected(read, call, bar, counts, room)
             logits, keys = matrix.exact(call, ids, sample=sample, counts=counts)
-            *best, rows, cost, sure = matrix.ordered(call, ids, logits, keys, counts, k, bytes_each, every)
-            return Found(*best, lse, error, sure, rows, cost, whole)
+            ids, logits, keys, rows, cost, sure = matrix.ordered(call, ids, logits, keys, counts, k, bytes_each, every)
+            return Found(ids, logits, keys, lse, error, sure, rows, cost, whole)
         top, ids = torch.topk(read.high, room, dim=1)
         ids = ids.masked_fill(top == -math.inf, -1)
         worst = matrix.exact(call, ids[:, :k])[0].amin(dim=1)

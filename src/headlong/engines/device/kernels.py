@@ -284,7 +284,7 @@ def merge(tile_at, bad, link, heat_at, more, lse_at, error_at, bar_at, count_at,
         tl.store(error_at + b, tl.where(any_left, error, 0.0))
     # floats in the order of unsigned words: the largest word that k of them reach, but for its last bits
     found = tl.zeros((), tl.uint32)
-    for bit in range(0, 24):
+    for bit in range(24):
         tried = found | (tl.full((), 0x80000000, tl.uint32) >> bit)
         count = tl.zeros((BLOCK,), tl.int32)
         for start in range(0, tiles, BLOCK):
@@ -321,8 +321,8 @@ def collect(high_at, tile_at, bar_at, count_at, ids, vocab, tiles, room, BLOCK_V
 def exact(weight, bias, x, ids, count_at, mask, link, heat_at, numbers, logits_at, keys_at, dim, count, stride, mask_stride,
           BIAS: tl.constexpr, MASKED: tl.constexpr, COUNTED: tl.constexpr, KIND: tl.constexpr, SAMPLE: tl.constexpr,
           ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
-    """Logits ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart (0: one row for all); -1 and what a mask takes
-    out: -inf. COUNTED: of the first ids alone, as many as ``count_at [batch]`` says. SAMPLE: also ``f(z) / T + gumbel``."""
+    """Logits ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart (0: one row for all); -inf for -1 and for
+    what a mask takes out. COUNTED: only of as many ids as ``count_at [batch]`` says. SAMPLE: and ``f(z) / T + gumbel``."""
     b, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = place < count
     if COUNTED:
@@ -353,10 +353,10 @@ def exact(weight, bias, x, ids, count_at, mask, link, heat_at, numbers, logits_a
 
 
 @triton.jit(do_not_specialize=["room", "k", "vocab", "base"])
-def order(ids, logits, keys, count_at, bad, ids_at, logits_at, keys_at, rows_at, read_at, sure_at, room, k, vocab, row_bytes, base,
-          EVERY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """The k largest keys of ``[batch, room]`` and their ids and logits, equal ones by id; what that cost, whether all were there.
-    Each candidate's place is the number of those before it."""
+def order(ids, logits, keys, count_at, bad, ids_at, logits_at, keys_at, rows_at, read_at, sure_at,
+          room, k, vocab, row_bytes, base, EVERY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """The k largest keys of ``[batch, room]``, equal ones by id, with ids and logits; what that cost; whether all were there.
+    A candidate's place is the number of those before it."""
     b, mine = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     met = tl.load(count_at + b)
     there, wrong = tl.minimum(met, room), tl.load(bad + b) != 0
@@ -385,7 +385,7 @@ def order(ids, logits, keys, count_at, bad, ids_at, logits_at, keys_at, rows_at,
 @triton.jit(do_not_specialize=["count"])
 def said(logits, lse_at, error_at, bad, link, log_probs_at, lse_out, error_out, count,
          KIND: tl.constexpr, SINGLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """``f(z) - lse [batch, count]``, ``lse``, and ``error`` with what rounding to float32 added, rounded up; NaN of bad rows."""
+    """``f(z) - lse [batch, count]``, ``lse``, and ``error`` with what rounding to float32 adds, rounded up; NaN of bad rows."""
     b = tl.program_id(0).to(tl.int64)
     wrong = tl.load(bad + b) != 0
     lse, error = tl.load(lse_at + b), tl.load(error_at + b)

@@ -30,8 +30,8 @@ EXP32 = 2.0**-15
 
 
 class Tiles(NamedTuple):
-    """What one program takes: ``classes`` of every scan (None: by its shape), ``columns`` of a row at a time, exact ``rows`` and columns (``wide``) of them,
-    ``noise`` numbers, ``tiles`` of a row's facts, ``group`` tiles in which candidates are looked for."""
+    """What one program takes: ``classes`` of a scan (None: by its shape), ``columns`` of a row at a time, exact ``rows`` and
+    columns (``wide``) of them, ``noise`` numbers, ``tiles`` of a row's facts, ``group`` tiles to search for candidates."""
 
     classes: int | None = None
     columns: int = 64
@@ -47,8 +47,8 @@ INTERPRETED = Tiles(classes=256, rows=256, wide=64, noise=1024)
 
 
 class Shape(NamedTuple):
-    """Of a scan's programs: ``queries`` that each reads for, ``classes`` of its tile, ``warps``, and ``stages``: how many blocks of
-    columns are on their way at once."""
+    """Of a scan's programs: ``queries`` that each reads for, ``classes`` of its tile, ``warps``, and ``stages``, the blocks of
+    columns that are on their way at once."""
 
     queries: int
     classes: int
@@ -111,8 +111,8 @@ class Scan:
         if batch:
             owner.kernels.scan[(-(-batch // shape.queries), tiles)](
                 self.weight, owner.one if self.scale is None else self.scale, owner.offset, self.slacks[form],
-                call.narrow, call.length, owner.one if call.mask is None else call.mask, owner.link, self.facts[form], call.heat,
-                call.numbers, high, facts, owner.vocab, owner.dim, batch, tiles, call.mask_stride,
+                call.narrow, call.length, owner.one if call.mask is None else call.mask, owner.link, self.facts[form],
+                call.heat, call.numbers, high, facts, owner.vocab, owner.dim, batch, tiles, call.mask_stride,
                 SCALED=self.scale is not None, BIAS=owner.bias is not None, MASKED=call.mask is not None, KIND=owner.kind,
                 SAMPLE=sample, PRODUCT=product, WIDEN=widened, BLOCK_V=shape.classes, BLOCK_D=owner.tiles.columns,
                 BLOCK_B=shape.queries, STAGES=shape.stages, num_warps=shape.warps,
@@ -181,7 +181,7 @@ class DeviceMatrix:
         return lse, error, bar, count
 
     def collected(self, read: Read, call: Any, bar: Tensor, count: Tensor, room: int) -> Tensor:
-        """``ids [batch, room]`` of the classes that reach the bar, ``count`` of them, in any order; what follows them is nothing."""
+        """``ids [batch, room]`` of the classes that reach the bar, ``count`` of them in any order, then anything."""
         torch, group = self.torch, self.tiles.group
         ids = torch.empty((call.batch, room), dtype=torch.int64, device=self.device)
         if call.batch and room:
@@ -191,15 +191,16 @@ class DeviceMatrix:
         return ids
 
     def exact(self, call: Any, ids: Tensor, *, sample: bool = False, counts: Any = None) -> tuple[Tensor, Tensor]:
-        """Logits ``[batch, m]`` in float64 of ``ids [batch or 1, m]`` int64, and their keys: ``f(z) / T + gumbel`` for a ``sample``,
-        else the logits. -inf for -1 and for what the mask takes out. ``counts [batch]``: only so many of a row are there."""
+        """Logits ``[batch, m]`` in float64 of ``ids [batch or 1, m]`` int64, and their keys: ``f(z) / T + gumbel`` for a
+        ``sample``, else the logits. -inf for -1 and for what the mask takes out. ``counts [batch]``: so many are there."""
         (rows, count), torch, block = ids.shape, self.torch, self.tiles.rows
+        mask, stride = self.one if call.mask is None else call.mask, count if rows > 1 or call.batch == 1 else 0
         logits = torch.empty((call.batch, count), dtype=torch.float64, device=self.device)
         keys = torch.empty_like(logits) if sample else logits
         if call.batch and count:
             self.kernels.exact[(call.batch, -(-count // block))](
-                self.weight, self.offset, call.x, ids.contiguous(), counts, self.one if call.mask is None else call.mask, self.link,
-                call.heat, call.numbers, logits, keys, self.dim, count, count if rows > 1 or call.batch == 1 else 0, call.mask_stride,
+                self.weight, self.offset, call.x, ids.contiguous(), counts, mask, self.link, call.heat, call.numbers,
+                logits, keys, self.dim, count, stride, call.mask_stride,
                 BIAS=self.bias is not None, MASKED=call.mask is not None, COUNTED=counts is not None, KIND=self.kind,
                 SAMPLE=sample, ROWS=block, BLOCK_D=self.tiles.wide,
             )  # fmt: skip
@@ -208,8 +209,8 @@ class DeviceMatrix:
     def ordered(
         self, call: Any, ids: Tensor, logits: Tensor, keys: Tensor, counts: Tensor, k: int, bytes_each: float, every: bool
     ) -> tuple[Tensor, ...]:
-        """``ids, logits, keys [batch, k]`` of the largest keys, equal ones by id, of the first ``counts`` of each row; ``rows, read
-        [batch]``, what that cost beside ``bytes_each``; ``sure``: there was room for all."""
+        """``ids, logits, keys [batch, k]`` of the largest keys, equal ones by id, of the first ``counts`` of each row; ``rows,
+        read [batch]``, what that cost beside ``bytes_each``; ``sure``: there was room for all."""
         torch, (batch, room), block = self.torch, ids.shape, 64
         best = torch.empty((batch, k), dtype=torch.int64, device=self.device)
         of_best = torch.empty((2, batch, k), dtype=torch.float64, device=self.device)
@@ -223,8 +224,8 @@ class DeviceMatrix:
         return best, of_best[0], of_best[1], rows, read, sure.view(torch.bool)
 
     def said(self, call: Any, logits: Tensor, lse: Tensor, error: Tensor, *, single: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """``log_probs [batch, m], lse, error [batch]``, in float32 with its rounding in the error if ``single``; NaN and infinity
-        for rows that are no numbers."""
+        """``log_probs [batch, m], lse, error [batch]``, in float32 with its rounding in the error if ``single``; NaN and
+        infinity for rows that are no numbers."""
         torch, (batch, count) = self.torch, logits.shape
         kind = torch.float32 if single else torch.float64
         log_probs = torch.empty((batch, count), dtype=kind, device=self.device)
