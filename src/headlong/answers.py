@@ -98,7 +98,10 @@ class _Entropy(NamedTuple):
 
 
 class Entropy(Unpacked, _Entropy):
-    """``-sum_i p_i log p_i`` in nats, its error, and the log-normaliser on the way, ``[batch]`` each, and the cost."""
+    """``-sum_i p_i log p_i`` in nats and its error, a log-normaliser that need not be as near, ``[batch]`` each, the cost.
+
+    The mean of ``f(z)`` is ``engine.lse(hidden).lse - entropy``, within the sum of both errors.
+    """
 
     __slots__ = ()
 

@@ -107,7 +107,7 @@ class MissingPackageError(HeadlongError, ImportError):
 def named(value: object) -> str:
     """The type of a value with its article: "an ExpertsLayer"."""
     name = type(value).__name__
-    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"  # a ufunc
 
 
 def cause(error: Exception) -> str:

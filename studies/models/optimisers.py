@@ -2,7 +2,7 @@
 
     adam       torch's, fused           sgd     torch's, plain
 
-    onecycle   rate * (up over a tenth of the run, then a half cosine down to 1/100)
+    rate       rate * (up over a tenth of the run, then a half cosine down to 1/100)
 
     products   in bfloat16 where it is wanted and the processor can, in float32 otherwise: PyTorch takes longer in bfloat16
                without such instructions, and cannot run an LSTM in it; records say which it was
@@ -50,19 +50,16 @@ def product_facts(wanted: bool = True) -> dict[str, str]:
 
 def build_optimiser(parameters: Iterable[nn.Parameter], training: Training) -> torch.optim.Optimizer:
     if training.optimiser == "adam":
-        # decoupled, so that decay 0 is plain Adam; fused is one pass over the weights instead of a dozen
-        return torch.optim.AdamW(parameters, training.rate, weight_decay=training.decay, fused=True)
-    return torch.optim.SGD(parameters, training.rate, weight_decay=training.decay)
+        return torch.optim.Adam(parameters, training.rate, fused=True)  # one pass over the weights instead of a dozen
+    return torch.optim.SGD(parameters, training.rate)
 
 
 def rate_at(training: Training, step: int, total: int) -> float:
     """The learning rate of ``step`` out of ``total``."""
-    if training.schedule == "onecycle":
-        done = step / max(1, total)
-        if done < UP:
-            return training.rate * max(FLOOR, done / UP)
-        return training.rate * (FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * (done - UP) / (1 - UP))) / 2)
-    return training.rate
+    done = step / max(1, total)
+    if done < UP:
+        return training.rate * max(FLOOR, done / UP)
+    return training.rate * (FLOOR + (1 - FLOOR) * (1 + math.cos(math.pi * (done - UP) / (1 - UP))) / 2)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

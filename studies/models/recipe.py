@@ -15,10 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from headlong.errors import OptionError
 
 Options = TypeVar("Options")
-KNOWN = {
-    "optimiser": ("adam", "sgd"),
-    "schedule": ("constant", "onecycle"),
-}
+OPTIMISERS = ("adam", "sgd")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +24,6 @@ class Training:
 
     ``optimiser``   "adam" or "sgd"
     ``epoch_steps`` steps of an epoch, for data of which a part is enough; 0: once through all of it
-    ``schedule``    "constant" or "onecycle" (a tenth of the way up, then a cosine down)
     ``bf16``        autocast in training, on a processor with such products; figures are always measured in float32
     ``save_steps``  steps between two checkpoints
     """
@@ -39,8 +35,6 @@ class Training:
     seed: int = 1
     optimiser: str = "adam"
     rate: float = 2e-3
-    schedule: str = "onecycle"
-    decay: float = 0.0
     clip: float = 0.25
     bf16: bool = False
     save_steps: int = 500
@@ -51,12 +45,11 @@ class Training:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 1 up to 2^31")
         if not 0 < self.rate < math.inf:
             raise OptionError(f"training.rate = {self.rate}; expected a finite rate above 0")
-        for name in ("seed", "decay", "clip", "epoch_steps"):
+        for name in ("seed", "clip", "epoch_steps"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 0 up to 2^31")
-        for name, known in KNOWN.items():
-            if getattr(self, name) not in known:
-                raise OptionError(f"training.{name} = {getattr(self, name)!r}; expected one of {', '.join(known)}")
+        if self.optimiser not in OPTIMISERS:
+            raise OptionError(f"training.optimiser = {self.optimiser!r}; expected one of {', '.join(OPTIMISERS)}")
 
 
 @dataclasses.dataclass(frozen=True)

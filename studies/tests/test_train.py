@@ -81,7 +81,7 @@ def test_bfloat16_is_asked_for_where_the_processor_has_it(
 
 
 def test_the_test_figure_is_that_of_the_best_epoch(text: Path, tmp_path: Path) -> None:
-    record = train(recipe(text, epochs=6, rate=0.2, schedule="constant"), tmp_path)
+    record = train(recipe(text, epochs=6, rate=0.2), tmp_path)
     figures = [entry["valid_perplexity"] for entry in record["curve"]]
     job = trained(tmp_path)
     assert evaluate(job.model, job.valid).perplexity == pytest.approx(min(figures))
@@ -138,7 +138,7 @@ def test_a_damaged_checkpoint_is_refused_and_kept(text: Path, tmp_path: Path, sp
 
 def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match=r"lower training\.rate \(now 1e\+38\), or training\.clip$"):
-        train(recipe(text, optimiser="sgd", rate=1e38, clip=0.0, schedule="constant"), tmp_path)
+        train(recipe(text, optimiser="sgd", rate=1e38, clip=0.0), tmp_path)
 
 
 @pytest.mark.parametrize(

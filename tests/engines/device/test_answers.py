@@ -202,7 +202,7 @@ def test_what_is_refused(rng: np.random.Generator) -> None:
         hl.compile(layer, "cascade", device=PLACE, blocks=True)
     with pytest.raises(OptionError, match="engines there learn from no vectors, leave it out"):
         hl.compile(layer, device=PLACE, calibration=np.ones((9, 8)))
-    with pytest.raises(OptionError, match="a tree layer is read on the CPU .* on a device there are full, cascade, svd"):
+    with pytest.raises(OptionError, match="a TreeLayer is read on the CPU .* on a device there are full, cascade, svd"):
         hl.compile(made("tree", 8, 70).layer, device=PLACE)
     with pytest.raises(InputError, match="no class is left"):
         engine.sample(tensor(np.zeros((1, 8), np.float32)), allowed=[[]])
