@@ -19,12 +19,12 @@ using SegmentRecord = std::tuple<int64_t, int64_t, int, int, double, double, dou
 
 class BoundCodes {
   public:
-    // executor: the capsule of the layer's own rows; tiles [tiles, bytes]; rotation [dim, columns]
-    BoundCodes(nb::capsule executor, Bytes tiles, Doubles mean, Doubles centre, Floats rotation, const std::vector<SegmentRecord>& segments, double lost,
+    // executor: reads the layer's own rows, and lives as long; tiles [tiles, bytes]; rotation [dim, columns]
+    BoundCodes(nb::object executor, Bytes tiles, Doubles mean, Doubles centre, Floats rotation, const std::vector<SegmentRecord>& segments, double lost,
                double most_base, const std::string& isa)
-        : kept_{nb::cast(executor), nb::cast(tiles), nb::cast(mean), nb::cast(centre), nb::cast(rotation)} {
+        : kept_{executor, nb::cast(tiles), nb::cast(mean), nb::cast(centre), nb::cast(rotation)} {
         Codes& c = codes_;
-        c.rows = static_cast<const Executor*>(executor.data(kExecutorCapsule));
+        c.rows = static_cast<const Executor*>(nb::cast<nb::capsule>(executor.attr("capsule")).data(kExecutorCapsule));
         c.scan = scan_for(isa.c_str());
         check(c.rows != nullptr && c.scan != nullptr, "this CPU does not have that instruction set");
         const int64_t dim = c.rows->dim;
@@ -165,7 +165,7 @@ static nb::tuple bound_code_tiles(Floats v, int bits, float half_step, int least
 void bind_codes(nb::module_& m) {
     m.def("code_tiles", &bound_code_tiles, nb::arg("v"), nb::arg("bits"), nb::arg("half_step"), nb::arg("least"), nb::arg("tiles").noconvert(), nb::arg("at"), nb::arg("threads"));
     nb::class_<BoundCodes>(m, "Codes")
-        .def(nb::init<nb::capsule, Bytes, Doubles, Doubles, Floats, const std::vector<SegmentRecord>&, double, double, const std::string&>(), nb::arg("executor"),
+        .def(nb::init<nb::object, Bytes, Doubles, Doubles, Floats, const std::vector<SegmentRecord>&, double, double, const std::string&>(), nb::arg("executor"),
              nb::arg("tiles"), nb::arg("mean"), nb::arg("centre"), nb::arg("rotation"), nb::arg("segments"), nb::arg("lost"), nb::arg("most_base"), nb::arg("isa"))
         .def("topk", &BoundCodes::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
         .def("sample", &BoundCodes::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),

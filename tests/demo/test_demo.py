@@ -206,7 +206,7 @@ def test_training_apart_tells_its_progress_and_its_faults(tmp_path: Path) -> Non
     with pytest.raises(DataError, match="10000000 were asked for; use a Python install"):
         demo.train_apart(replace(recipe, vocab=10**7), tmp_path / "none.safetensors", silent)
     with pytest.raises(DataError, match="cannot be written"):
-        demo.train_apart(recipe, tmp_path / "no" / "where.safetensors", silent)
+        demo.train_apart(recipe, tmp_path / "layer.safetensors" / "where.safetensors", silent)
 
 
 def test_the_contest_compares_every_method(corpus: builtin.Corpus) -> None:

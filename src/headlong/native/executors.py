@@ -81,7 +81,7 @@ def code_reader(executor: Any, plan: Any, level: str) -> Any:
     """The native reader of a ``headlong.plan.Codes``; ``executor`` reads the layer's own rows."""
     segments = [(*segment, *map(float, bounds)) for segment, bounds in zip(plan.segments, plan.bounds, strict=True)]
     return loaded().Codes(
-        executor.capsule, plan.tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level
+        executor, plan.tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level
     )
 
 

@@ -97,6 +97,12 @@ def _first_of_all(source: Source, temperature: float, by: Surprisals) -> tuple[R
     count, eps = FIRST_CANDIDATES, FIRST_EPS
     found = source.best(count)
     while True:
+        if math.isinf(found.least):  # all classes are there
+            return found, by
+        if math.isinf(source.lse(temperature, eps)[1]):  # nobody says what the others have
+            count *= GROWTH
+            found = source.best(count)
+            continue
         asks = one.typical_p or one.eta
         entropies = source.entropy(temperature, eps) if asks else (0.0, 0.0)
         corners = [(norm, entropy) for norm in source.lse(temperature, eps) for entropy in entropies]
