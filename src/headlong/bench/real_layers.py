@@ -69,7 +69,9 @@ def load(name: str) -> RealLayer:
 
 def smollm2() -> RealLayer:
     """A language model's own head: rows of Q8_0 in the model's GGUF file, written out as float32."""
-    return _read("smollm2", "SmolLM2-135M-Instruct, tied head", smollm2_file(), _heads("smollm2.hidden.safetensors"))
+    found = _read("smollm2", "SmolLM2-135M-Instruct, tied head", smollm2_file(), _heads("smollm2.hidden.safetensors"))
+    rows = np.asarray(found.layer.weight, np.float32)
+    return found._replace(layer=Layer(rows, found.layer.bias, found.layer.link, name=found.layer.name))
 
 
 def smollm2_file() -> Path:
