@@ -323,14 +323,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
         answer.bytes += static_cast<double>(answer.rows) * e.row_bytes();
         open[q] = !done;
     };
-    if (inside > 1) {
-        for (int64_t q = 0; q < n; ++q) resolve(q);
-    } else {
-        Turns<int64_t> next;
-        run_parallel(question.threads, [&](int) {
-            for (int64_t q = next++; q < n; q = next++) resolve(q);
-        });
-    }
+    each_resolved(n, question.threads, inside > 1, resolve);
     for (int64_t q = 0; q < n; ++q)
         if (open[q]) left.push_back(q);
     scan_fully(codes, hidden, left, question, answers);

@@ -14,7 +14,6 @@
 #include "codes/pass.h"
 #include "executor/verbs.h"
 #include "normaliser/draw_points.h"
-#include "runtime/prefetch.h"
 
 namespace headlong {
 namespace {
@@ -62,11 +61,7 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
     const double logit = dot_error(e, query.hidden) * question.beta + allow_float32(e, query.hidden, finer, near);
     std::vector<Scored> rows;
     const auto exponent = [&](double z) { return exponents.above(z, query, masses.edge); };
-    const auto score_rows = [&] {
-        for (const Scored& row : rows) prefetch_row(e.weight, static_cast<int64_t>(e.row_bytes()), row.id);
-        score_near(e, query.hidden, near, rows, threads);
-        answer.rows += static_cast<int64_t>(rows.size());
-    };
+    const auto score_rows = [&] { score_asked(e, query.hidden, near, rows, threads, answer); };
     for (const CodeHead& head : masses.heads) rows.push_back({head.id, 0});
     score_rows();
     double exact = 0, first = 0;  // sums of e^y and of y e^y

@@ -58,6 +58,12 @@ std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, 
     return found;
 }
 
+void score_asked(const Executor& e, const double* hidden, const Weighed& near, std::vector<Scored>& rows, int threads, Answer& answer) {
+    for (const Scored& row : rows) prefetch_row(e.weight, static_cast<int64_t>(e.row_bytes()), row.id);
+    score_near(e, hidden, near, rows, threads);
+    answer.rows += static_cast<int64_t>(rows.size());
+}
+
 bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
                          Answer& answer) {
     const Executor& e = *codes.rows;
@@ -72,11 +78,7 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     if (!(aim > 0)) return false;
     const auto term = [&](double z) { return std::exp(exponent.above(z, query, masses.edge)); };
     std::vector<Scored> rows;
-    const auto score_rows = [&] {
-        for (const Scored& row : rows) prefetch_row(e.weight, static_cast<int64_t>(e.row_bytes()), row.id);
-        score_near(e, query.hidden, near, rows, threads);
-        answer.rows += static_cast<int64_t>(rows.size());
-    };
+    const auto score_rows = [&] { score_asked(e, query.hidden, near, rows, threads, answer); };
     for (const CodeHead& head : masses.heads) rows.push_back({head.id, 0});
     score_rows();
     double exact = 0;

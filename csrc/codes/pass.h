@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "codes/rotated.h"
+#include "executor/beliefs.h"
 #include "normaliser/betting.h"
 #include "runtime/shared_work.h"
 
@@ -151,6 +152,9 @@ inline uint64_t masses_of_tile(const Exponent& exponent, const Question& questio
     return heads;
 }
 
+// codes/normaliser.cpp: scores rows of a bet, all of them asked for before the first is read
+void score_asked(const Executor& e, const double* hidden, const Weighed& near, std::vector<Scored>& rows, int threads, Answer& answer);
+
 // What a class is drawn as.
 struct CodeDrawn {
     int32_t id, times;
@@ -159,6 +163,19 @@ struct CodeDrawn {
 // codes/normaliser.cpp: the classes on whose gaps some points fall, which ascend
 std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double lift,
                                   const std::vector<double>& before, const std::vector<double>& points);
+
+// Runs resolve(q) for every query: by all threads, or, of so few that each shall have them all, one after the other.
+template <typename Resolve>
+void each_resolved(int64_t n, int threads, bool alone, const Resolve& resolve) {
+    if (alone) {
+        for (int64_t q = 0; q < n; ++q) resolve(q);
+        return;
+    }
+    Turns<int64_t> next;
+    run_parallel(threads, [&](int) {
+        for (int64_t q = next++; q < n; q = next++) resolve(q);
+    });
+}
 
 // codes/ids.cpp: the k best; false where so many classes are left open that a full scan is better
 bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,

@@ -112,14 +112,7 @@ std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, 
             open[q] = resolve_sample(e, all, asked, rule, inside, own, answer) != Status::done;
             for (int i = 0; i < each; ++i) own[i].proved = own[i].proved && !(question.delta > 0);
         };
-        if (inside > 1) {
-            for (int64_t q = 0; q < some; ++q) resolve(q);
-        } else {
-            Turns<int64_t> next;
-            run_parallel(question.threads, [&](int) {
-                for (int64_t q = next++; q < some; q = next++) resolve(q);
-            });
-        }
+        each_resolved(some, question.threads, inside > 1, resolve);
         for (int64_t q = 0; q < some; ++q)
             if (open[q]) left.push_back(start + q);
     }

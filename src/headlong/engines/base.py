@@ -187,7 +187,7 @@ class Engine(Changeable, Common):
 
     def entropy(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Entropy:
         reader = self._executor
-        if not isinstance(reader, CodesReader) or not reader.draws_entropies:
+        if not isinstance(reader, CodesReader) or not reader.native:
             return super().entropy(hidden, eps=eps, allowed=allowed, exclude=exclude)
         self.check_weights()
         asked = self._asked(hidden, allowed, exclude)

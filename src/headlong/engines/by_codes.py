@@ -30,7 +30,7 @@ class CodesReader:
         level = native.isa()
         self.native = level != native.REFERENCE
         self.codes: Any = native.code_reader(rows, plan.codes, level) if self.native else CodesInNumPy(layer, plan.codes, rows)
-        self.isa, self.logits, self.draws_entropies = beneath.isa, beneath.logits, self.native
+        self.isa, self.logits = beneath.isa, beneath.logits
 
     @property
     def capsule(self) -> Any:

@@ -66,7 +66,7 @@ class Contest(NamedTuple):
 def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: int) -> Engine:
     """The engine, and rotated codes that may fail with ``delta`` where they are faster than what it has.
 
-    Without vectors there is nothing to time: large layers have codes of eight bits, which are no slower anywhere.
+    Without vectors there is nothing to time: large layers have codes of eight bits.
     """
     layer = engine.layer
     if (
