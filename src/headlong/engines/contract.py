@@ -189,8 +189,8 @@ class Common(ABC):
         ``top_k``     as many as there are classes, or more, keeps all, as in transformers
         ``class0``    the number of the first class, where the layer is a part of a larger one
         With a ``delta`` above 0, a statistical test on sampled rows may decide whether a class is in the nucleus. It is wrong
-        for a row with probability at most ``delta``, and such draws are not ``proved``. Its log-probabilities, and the mass that
-        is kept, rest on one more answer each, which may fail as often.
+        for a row with probability at most ``delta``, and such draws are not ``proved``. Its log-probabilities, and the mass
+        that is kept, rest on one more answer each, which may fail as often.
         """
         if class0 and not self.may_be_shard:
             raise UnsupportedError(
