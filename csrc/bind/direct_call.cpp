@@ -118,8 +118,6 @@ class DirectCall {
             const auto* found = reader_.blocks = static_cast<const Blocks*>(nb::cast<nb::capsule>(blocks).data(kBlocksCapsule));
             check(found != nullptr && found->dim == e->dim && found->vocab == e->vocab, "executor and blocks of one layer");
         }
-        set(numbers, "dense", reader_.dense);
-        set(numbers, "normalised", reader_.normalised);
         set(numbers, "affine", reader_.affine);
         set(numbers, "batch", reader_.blocks_batch);
         set(numbers, "most", reader_.blocks_most);

@@ -1,7 +1,6 @@
 // The Python face of a gate over executors; see headlong.engines.structured.experts for what it answers.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
 
 #include <stdexcept>
 
@@ -25,12 +24,10 @@ void check(bool good, const char* what) {
 
 class BoundExperts {
   public:
-    // searches: of each expert None, or the capsule of its blocks and batch, most, together, least, edge, first, samples, affine as a
-    // Reader has them.
-    BoundExperts(Floats gate, Ids ids, Ids starts, nb::list executors, nb::list searches, bool constant, bool scaled)
+    BoundExperts(Floats gate, Ids ids, Ids starts, nb::list executors, bool constant, bool scaled)
         : gate_(gate), ids_(ids), starts_(starts), executors_(executors) {
         Experts& e = experts_;
-        check(gate.ndim() == 2 && gate.shape(0) == nb::len(executors) && nb::len(executors) > 0 && nb::len(searches) == nb::len(executors),
+        check(gate.ndim() == 2 && gate.shape(0) == nb::len(executors) && nb::len(executors) > 0,
               "gate must be [experts, width], one executor each");
         const int64_t count = static_cast<int64_t>(gate.shape(0));
         e.width = static_cast<int64_t>(gate.shape(1));
@@ -52,7 +49,6 @@ class BoundExperts {
             for (int64_t j = 0; j < e.width; ++j) square += static_cast<double>(e.gate[k * e.width + j]) * e.gate[k * e.width + j];
             e.most_gate = std::max(e.most_gate, std::sqrt(square) * (1 + 0x1p-20));
             e.experts.push_back(executor);
-            e.readers.push_back(reader_of(executor, searches[k]));
         }
     }
 
@@ -134,58 +130,7 @@ class BoundExperts {
                               owned_flags(std::move(proved), {B, N}), owned(std::move(expert), {B}));
     }
 
-    // As sample, under filters too, by blocks where there are any: ids, logits, score, proved [batch, n], rows, bytes, done, expert [batch].
-    nb::tuple draw(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t row0,
-                   int threads) const {
-        const int64_t batch = batch_of(hidden);
-        check(n >= 1 && temperature > 0 && top_k >= 0 && top_p > 0 && min_p >= 0, "n >= 1, temperature > 0, filters");
-        const SampleRule rule{n, temperature, top_k, top_p, min_p, seed, row0};
-        std::vector<Answer> answers;
-        std::vector<Draw> draws;
-        std::vector<uint8_t> proved, done;
-        std::vector<int64_t> ids, rows, expert;
-        std::vector<double> z, score, bytes;
-        unlocked([&] {
-            const Routed routed = experts_.route(hidden.data(), batch);
-            done = experts_.draw(routed, rule, thread_count(threads), &answers, &draws);
-            for (const Draw& draw : draws) {
-                ids.push_back(draw.id);
-                z.push_back(draw.z);
-                score.push_back(draw.score);
-                proved.push_back(draw.proved);
-            }
-            for (const Route& route : routed.routes) expert.push_back(route.expert);
-            for (const Answer& answer : answers) {
-                rows.push_back(answer.rows);
-                bytes.push_back(answer.bytes + static_cast<double>(experts_.experts.size() * experts_.width * 4));
-            }
-        });
-        const size_t B = batch, N = n;
-        return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                              owned_flags(std::move(proved), {B, N}), owned(std::move(rows), {B}), owned(std::move(bytes), {B}),
-                              owned_flags(std::move(done), {B}), owned(std::move(expert), {B}));
-    }
-
   private:
-    static Reader reader_of(const Executor* executor, nb::handle search) {
-        Reader reader;
-        reader.executor = executor;
-        if (search.is_none()) return reader;
-        const auto found = nb::cast<nb::tuple>(search);
-        const auto* blocks = static_cast<const Blocks*>(nb::cast<nb::capsule>(found[0]).data(kBlocksCapsule));
-        check(blocks != nullptr && blocks->dim == executor->dim && blocks->vocab == executor->vocab, "executor and blocks of one expert");
-        reader.blocks = blocks;
-        reader.blocks_batch = nb::cast<int64_t>(found[1]);
-        reader.blocks_most = nb::cast<int64_t>(found[2]);
-        reader.blocks_together = nb::cast<int64_t>(found[3]);
-        reader.least = nb::cast<double>(found[4]);
-        reader.edge = nb::cast<double>(found[5]);
-        reader.first = nb::cast<int64_t>(found[6]);
-        reader.samples = nb::cast<bool>(found[7]);
-        reader.affine = nb::cast<std::pair<double, double>>(found[8]);
-        return reader;
-    }
-
     int64_t batch_of(const Doubles& hidden) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == experts_.dim, "hidden must be [batch, dim]");
         return static_cast<int64_t>(hidden.shape(0));
@@ -201,14 +146,12 @@ class BoundExperts {
 
 void bind_experts(nb::module_& m) {
     nb::class_<BoundExperts>(m, "Experts")
-        .def(nb::init<Floats, Ids, Ids, nb::list, nb::list, bool, bool>(), nb::arg("gate"), nb::arg("ids"), nb::arg("starts"),
-             nb::arg("executors"), nb::arg("searches"), nb::arg("constant"), nb::arg("scaled"))
+        .def(nb::init<Floats, Ids, Ids, nb::list, bool, bool>(), nb::arg("gate"), nb::arg("ids"), nb::arg("starts"),
+             nb::arg("executors"), nb::arg("constant"), nb::arg("scaled"))
         .def("topk", &BoundExperts::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("threads") = 0,
              nb::arg("delta") = 0.0, nb::arg("seed") = 0)
         .def("logits", &BoundExperts::logits, nb::arg("hidden"), nb::arg("ids"))
         .def("everything", &BoundExperts::everything, nb::arg("hidden"), nb::arg("vocab"), nb::arg("threads") = 0)
         .def("sample", &BoundExperts::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("seed"),
-             nb::arg("row0"), nb::arg("threads") = 0)
-        .def("draw", &BoundExperts::draw, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"),
-             nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("threads") = 0);
+             nb::arg("row0"), nb::arg("threads") = 0);
 }

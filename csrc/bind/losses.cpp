@@ -52,34 +52,6 @@ Link training_link(const nb::tuple& link, std::vector<float>& table) {
     return out;
 }
 
-// Middles and gaps of classes, as the level `isa` has them.
-nb::tuple gaps_of(const std::string& isa, Floats est, Floats rad, nb::tuple link, float beta, float shift, float slop) {
-    const Kernels* kernels = kernels_for(isa.c_str());
-    if (kernels == nullptr) throw nb::value_error("no such level here");
-    check(est.size() == rad.size(), "a radius for each estimate");
-    std::vector<float> table;
-    const Link rule = training_link(link, table);
-    const size_t n = est.size(), whole = in_blocks(n);
-    std::vector<float> at(whole, -std::numeric_limits<float>::infinity()), wide(whole), middle(whole), gap(whole);
-    std::copy_n(est.data(), n, at.data());
-    std::copy_n(rad.data(), n, wide.data());
-    kernels->gaps(at.data(), wide.data(), static_cast<int64_t>(whole), rule, beta, shift, slop, middle.data(), gap.data());
-    middle.resize(n);
-    gap.resize(n);
-    return nb::make_tuple(owned(std::move(middle), {n}), owned(std::move(gap), {n}));
-}
-
-// What the classes with an upper end below `edge` add up to, as the level `isa` has it: mass, square, other, others, worst.
-nb::tuple below_of(const std::string& isa, Floats mass, Floats high, Floats rad, Floats other, float edge) {
-    const Kernels* kernels = kernels_for(isa.c_str());
-    if (kernels == nullptr) throw nb::value_error("no such level here");
-    const size_t n = mass.size();
-    check(high.size() == n && rad.size() == n && other.size() == n && n % kBlock == 0, "four arrays of whole blocks");
-    Kernels::Below sums{0, 0, 0, 0, 0};
-    kernels->below(mass.data(), high.data(), rad.data(), other.data(), static_cast<int64_t>(n), edge, &sums);
-    return nb::make_tuple(sums.mass, sums.square, sums.other, sums.others, sums.worst);
-}
-
 void check_rows(const Rows& logits, const Ids& target) {
     check(logits.ndim() == 2 && target.ndim() == 1 && target.shape(0) == logits.shape(0), "logits [rows, vocab], target [rows]");
     for (size_t i = 0; i < target.size(); ++i)
@@ -121,9 +93,6 @@ nb::object link_gradients_of(Rows logits, Ids target, Doubles lse, Floats scale,
 }  // namespace
 
 void bind_losses(nb::module_& m) {
-    m.def("gaps", &gaps_of, nb::arg("isa"), nb::arg("est"), nb::arg("rad"), nb::arg("link"), nb::arg("beta"), nb::arg("shift"),
-          nb::arg("slop"));
-    m.def("below", &below_of, nb::arg("isa"), nb::arg("mass"), nb::arg("high"), nb::arg("rad"), nb::arg("other"), nb::arg("edge"));
     m.def("link_losses", &link_losses_of, nb::arg("logits"), nb::arg("target"), nb::arg("link"), nb::arg("threads") = 0,
           nb::arg("isa") = "");
     m.def("link_gradients", &link_gradients_of, nb::arg("logits"), nb::arg("target"), nb::arg("lse"), nb::arg("scale"),

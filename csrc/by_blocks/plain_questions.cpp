@@ -53,28 +53,22 @@ Answer behind(Answer answer, const SearchResult& search) {
 
 }  // namespace
 
-// Large batches share a dense pass, but no look at all classes. Ids that blocks find are no such look.
-bool Reader::densely(int64_t count, double eps) const {
-    return static_cast<double>(count) > (std::isinf(eps) ? dense : std::min(dense, normalised));
-}
-
 // Whether blocks are worth their while.
 bool Reader::searches(int64_t count, int64_t k) const {
     return blocks != nullptr && k <= (count <= blocks_batch ? blocks_most : blocks_together);
 }
 
 // What blocks do not answer.
-std::vector<Answer> Reader::by_all(const double* rows, int64_t count, const Question& question, bool dense_only) const {
-    if (codes == nullptr) return ask(*executor, rows, count, question, dense_only);
+std::vector<Answer> Reader::by_all(const double* rows, int64_t count, const Question& question) const {
+    if (codes == nullptr) return ask(*executor, rows, count, question);
     Question asked = question;
     asked.delta = codes_delta;
     return ask(*codes, rows, count, asked);
 }
 
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
-    const bool dense_only = densely(count, question.eps), ids_alone = std::isinf(question.eps);
-    const bool searched = (ids_alone || (!dense_only && question.eps >= least)) && searches(count, question.k);
-    if (!searched) return every ? by_all(rows, count, question, dense_only) : std::vector<Answer>{};
+    const bool ids_alone = std::isinf(question.eps);
+    if (!(ids_alone || question.eps >= least) || !searches(count, question.k)) return every ? by_all(rows, count, question) : std::vector<Answer>{};
     const int64_t dim = executor->dim, vocab = executor->vocab;
     const Reach reach = ids_alone ? Reach{} : reach_for(question.eps, affine.first, vocab);
     const std::vector<SearchResult> found = search(*blocks, rows, count, question.k, nullptr, false, question.threads, reach);
@@ -90,22 +84,21 @@ std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Questi
     if (!every) return {};
     Scratch<double> some(left.size() * dim);
     for (size_t i = 0; i < left.size(); ++i) std::copy_n(rows + left[i] * dim, dim, some.data() + i * dim);
-    std::vector<Answer> others = by_all(some.data(), static_cast<int64_t>(left.size()), question, dense_only);
+    std::vector<Answer> others = by_all(some.data(), static_cast<int64_t>(left.size()), question);
     if (ids_alone)
         for (const Answer& other : others)
-            blocks->trial.passed(other.bytes - (codes != nullptr ? codes->bytes() : executor->preview.bytes) / static_cast<double>(left.size()));
+            blocks->trial.passed(other.bytes - (codes != nullptr ? codes->bytes() : static_cast<double>(executor->vocab) * executor->row_bytes()) / static_cast<double>(left.size()));
     for (size_t i = 0; i < left.size(); ++i) answers[left[i]] = behind(std::move(others[i]), found[left[i]]);
     return answers;
 }
 
 // A search that reaches far enough finds the normaliser with the best class.
 std::vector<Answer> Reader::lse(const double* rows, int64_t count, Question question) const {
-    const bool dense_only = densely(count, question.eps);
-    if (least <= question.eps && !std::isinf(question.eps) && !dense_only && searches(count, 1)) {
+    if (least <= question.eps && !std::isinf(question.eps) && searches(count, 1)) {
         question.k = 1;
         return topk(rows, count, question);
     }
-    return every ? by_all(rows, count, question, dense_only) : std::vector<Answer>{};
+    return every ? by_all(rows, count, question) : std::vector<Answer>{};
 }
 
 // Whether draws from all classes go by blocks.
@@ -114,35 +107,18 @@ bool Reader::draws_plainly(int64_t count, const SampleRule& rule) const {
     return samples && plain && searches(count, 1);
 }
 
-bool Reader::draw(const double* row, const SampleRule& rule, int threads, Answer* answer, std::vector<Draw>* draws) const {
-    if (densely(1)) return false;
-    std::vector<Answer> answers(1);
-    bool done = draw_of_best(row, 1, rule, threads, &answers, draws) || draw_of_nucleus(row, 1, rule, threads, &answers, draws);
-    if (!done && draws_plainly(1, rule)) {
-        Question question;
-        question.threads = threads;
-        const SearchResult found = std::move(draw_by_blocks(*executor, *blocks, affine, row, 1, rule, question, draws).front());
-        answers.front().rows += found.rows;
-        answers.front().bytes += found.bytes;
-        done = found.done;
-    }
-    *answer = std::move(answers.front());
-    return done;
-}
-
 std::vector<Answer> Reader::sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
                                    std::vector<Draw>* draws) const {
-    const bool dense_only = densely(count);
     std::vector<Answer> answers(count);
     if (draw_of_best(rows, count, rule, question.threads, &answers, draws)) return answers;
-    if (!dense_only && draw_of_nucleus(rows, count, rule, question.threads, &answers, draws)) return answers;
-    if (!dense_only && every && draws_plainly(count, rule))
+    if (draw_of_nucleus(rows, count, rule, question.threads, &answers, draws)) return answers;
+    if (every && draws_plainly(count, rule))
         return sample_by_blocks(*executor, *blocks, affine, rows, count, rule, question, draws);
     if (!every) return {};
     Question asked = question;
     if (codes != nullptr) asked.delta = codes_delta;
     std::vector<Answer> others = codes != nullptr ? headlong::sample(*codes, rows, count, {rule}, asked, draws)
-                                                  : headlong::sample(*executor, rows, count, rule, question, dense_only, draws);
+                                                  : headlong::sample(*executor, rows, count, rule, question, draws);
     for (int64_t q = 0; q < count; ++q) {  // and what was searched in vain
         others[q].rows += answers[q].rows;
         others[q].bytes += answers[q].bytes;

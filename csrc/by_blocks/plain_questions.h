@@ -16,8 +16,6 @@ struct Reader {
     const Executor* executor = nullptr;
     const Blocks* blocks = nullptr;             // or none
     std::pair<double, double> affine{1, 0};     // the link of a layer with blocks
-    double dense = kInf;                        // batches beyond it are read densely,
-    double normalised = kInf;                   // and smaller ones beyond it where they need a normaliser
     int64_t blocks_batch = 0, blocks_most = 0;  // the batches and k that blocks take,
     int64_t blocks_together = 0;                // and k of larger batches
     bool every = true;                          // whether the executor knows all classes, so that it may answer what blocks do not
@@ -33,12 +31,8 @@ struct Reader {
     std::vector<Answer> sample(const double* rows, int64_t count, const SampleRule& rule, const Question& question,
                                std::vector<Draw>* draws) const;
 
-    // One query's draws by blocks alone, ids and noise as rule.names has them; false where they do not make them, with what that took.
-    bool draw(const double* row, const SampleRule& rule, int threads, Answer* answer, std::vector<Draw>* draws) const;
-
   private:
-    std::vector<Answer> by_all(const double* rows, int64_t count, const Question& question, bool dense_only) const;
-    bool densely(int64_t count, double eps = kInf) const;
+    std::vector<Answer> by_all(const double* rows, int64_t count, const Question& question) const;
     bool searches(int64_t count, int64_t k) const;
     bool draws_plainly(int64_t count, const SampleRule& rule) const;
     bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, int threads, std::vector<Answer>* answers,

@@ -7,13 +7,11 @@
 #include "runtime/shared_work.h"
 #include "runtime/trace.h"
 #include "sampling/largest_key.h"
-#include "sampling/philox.h"
 
 namespace headlong {
 namespace {
 
 constexpr int64_t kPiece = 4096;  // classes whose noise is drawn at once
-constexpr int64_t kApart = 16;    // names for each class that is here, up to which words of all names cost no more than each alone
 constexpr double kLucky = 2;       // more of them cost a look each, fewer leave more blocks to the search
 
 // The word of noise from which a class is lucky: a few times sqrt(V) classes are. About as many others are then to be found where all
@@ -21,23 +19,6 @@ constexpr double kLucky = 2;       // more of them cost a look each, fewer leave
 uint64_t lucky_from(int64_t vocab) {
     const double share = std::min(1.0, std::ceil(kLucky * std::sqrt(static_cast<double>(vocab))) / static_cast<double>(vocab));
     return static_cast<uint64_t>(0x1p32 * (1 - share));
-}
-
-// The same of classes [first, first + n) with names of their own, a stretch of names at a time: where few of those are here, each word is
-// made alone.
-void add_named(const Executor& e, const SampleRule& rule, uint64_t row, uint32_t draw, uint64_t least, int64_t first, int64_t n, std::vector<Lucky>& lucky) {
-    uint32_t words[kPiece];
-    for (int64_t i = first; i < first + n;) {
-        const int64_t start = rule.names[i] & ~int64_t{3};  // noise() starts at a multiple of four
-        const int64_t stop = std::lower_bound(rule.names + i, rule.names + first + n, start + kPiece) - rule.names;
-        const int64_t span = rule.names[stop - 1] + 1 - start;
-        const bool together = (stop - i) * kApart >= span;
-        if (together) e.kernels->noise(rule.seed, row, draw, start, (span + kBlock - 1) / kBlock * kBlock, words);
-        for (; i < stop; ++i) {
-            const uint32_t word = together ? words[rule.names[i] - start] : philox_word(rule.seed, row, draw, rule.names[i]);
-            if (word >= least) lucky.push_back({i, word, draw});
-        }
-    }
 }
 
 // The classes that are lucky in one draw, and that a mask leaves.
@@ -48,7 +29,6 @@ void add_lucky(const Executor& e, const SampleRule& rule, uint64_t row, uint32_t
     over_chunks((e.vocab + kPiece - 1) / kPiece, threads, [&](int t, int64_t c) {
         uint32_t words[kPiece + kBlock];
         const int64_t first = c * kPiece, n = std::min(kPiece, e.vocab - first), all = (n + lead + kBlock - 1) / kBlock * kBlock;
-        if (rule.names != nullptr) return add_named(e, rule, row, draw, least, first, n, each[t]);
         e.kernels->noise(rule.seed, row, draw, first + rule.class0 - lead, all, words);
         int32_t high[kPiece + kBlock];
         const int64_t found = e.kernels->high_words(words, all, static_cast<uint32_t>(least), high);
@@ -65,7 +45,7 @@ void add_lucky(const Executor& e, const SampleRule& rule, uint64_t row, uint32_t
 Answer by_all(const Executor& e, const double* hidden, int64_t q, SampleRule rule, Question question, std::vector<Draw>* draws) {
     rule.row0 += q;
     if (question.mask_per_row) question.mask += q * e.vocab;
-    return sample(e, hidden + q * e.dim, 1, rule, question, false, draws).front();
+    return sample(e, hidden + q * e.dim, 1, rule, question, draws).front();
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace headlong {
 std::vector<SearchResult> draw_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
                                          const SampleRule& rule, const Question& question, std::vector<Draw>* draws);
 
-// The same; a query that the search gives up is asked of the executor, which knows no names.
+// The same; a query that the search gives up is asked of the executor.
 std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
                                      const SampleRule& rule, const Question& question, std::vector<Draw>* draws);
 

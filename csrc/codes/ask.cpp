@@ -223,33 +223,21 @@ struct Scan {
 void scan_fully(const Codes& codes, const double* hidden, const std::vector<int64_t>& left, const Question& question, std::vector<Answer>& answers) {
     if (left.empty()) return;
     const int64_t dim = codes.rows->dim, vocab = codes.rows->vocab;
-    // In float32, as many at once as make the same sums in any batch.
-    for (size_t start = 0; start < left.size(); start += kRowQueries) {
-        const size_t n = std::min<size_t>(kRowQueries, left.size() - start);
-        std::vector<double> some(n * dim);
-        std::vector<uint8_t> mask;
-        Question asked = question;
-        for (size_t i = 0; i < n; ++i) {
-            const int64_t row = left[start + i];
-            std::copy_n(hidden + row * dim, dim, &some[i * dim]);
-            if (question.mask != nullptr && question.mask_per_row) mask.insert(mask.end(), question.mask + row * vocab, question.mask + (row + 1) * vocab);
-        }
-        if (!mask.empty()) asked.mask = mask.data();
-        std::vector<Answer> found(n);
-        if (question.entropy) {  // in float64
-            std::vector<int64_t> each(n);
-            std::iota(each.begin(), each.end(), 0);
-            finish(*codes.rows, some.data(), each, asked, found);
-        } else {
-            found = ask(*codes.rows, some.data(), static_cast<int64_t>(n), asked, true);
-        }
-        for (size_t i = 0; i < n; ++i) {
-            Answer& answer = answers[left[start + i]];
-            found[i].rows += answer.rows;
-            found[i].bytes += answer.bytes;
-            found[i].dense = true;
-            answer = std::move(found[i]);
-        }
+    const int64_t n = static_cast<int64_t>(left.size());
+    std::vector<double> some(n * dim);
+    std::vector<uint8_t> mask;
+    Question asked = question;
+    for (int64_t i = 0; i < n; ++i) {
+        std::copy_n(hidden + left[i] * dim, dim, &some[i * dim]);
+        if (question.mask != nullptr && question.mask_per_row) mask.insert(mask.end(), question.mask + left[i] * vocab, question.mask + (left[i] + 1) * vocab);
+    }
+    if (!mask.empty()) asked.mask = mask.data();
+    std::vector<Answer> found = ask(*codes.rows, some.data(), n, asked);
+    for (int64_t i = 0; i < n; ++i) {
+        Answer& answer = answers[left[i]];
+        found[i].rows += answer.rows;
+        found[i].bytes += answer.bytes;
+        answer = std::move(found[i]);
     }
 }
 

@@ -164,19 +164,6 @@ struct CodeDrawn {
 std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double lift,
                                   const std::vector<double>& before, const std::vector<double>& points);
 
-// Runs resolve(q) for every query: by all threads, or, of so few that each shall have them all, one after the other.
-template <typename Resolve>
-void each_resolved(int64_t n, int threads, bool alone, const Resolve& resolve) {
-    if (alone) {
-        for (int64_t q = 0; q < n; ++q) resolve(q);
-        return;
-    }
-    Turns<int64_t> next;
-    run_parallel(threads, [&](int) {
-        for (int64_t q = next++; q < n; q = next++) resolve(q);
-    });
-}
-
 // codes/ids.cpp: the k best; false where so many classes are left open that a full scan is better
 bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,
                    int threads, Answer& answer);

@@ -141,6 +141,18 @@ PreparedCodes prepare_codes(const Codes& codes, const double* hidden, int64_t n,
     return all;
 }
 
+// Draws are made from a seed and the query's content: the same query has the same answer.
+uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed) {
+    uint64_t part[4];  // side by side: each waits for its last
+    for (uint64_t i = 0; i < 4; ++i) part[i] = seed + i;
+    for (int64_t j = 0; j < dim; ++j) {
+        uint64_t word;
+        std::memcpy(&word, hidden + j, 8);
+        part[j % 4] = mix(part[j % 4] ^ word) + 0x9E3779B97F4A7C15u;
+    }
+    return mix(mix(mix(part[0]) ^ part[1]) ^ part[2]) ^ part[3];
+}
+
 double kappa_of(double events, double delta) { return delta > 0 ? std::sqrt(2 * std::log(std::max(1.0, events) / delta)) : 0; }
 
 ScanRadii radii_of(const Codes& codes, const CodeQuery* queries, int n, double kappa) {

@@ -29,12 +29,6 @@ struct Weighed {
     std::vector<float> floats;  // the hidden vector, where float32 is close enough for rows of the normaliser
 };
 
-// What a bet on the normaliser takes: the least gap that is scored instead, and the rows that this costs in all.
-struct Wager {
-    float edge = std::numeric_limits<float>::infinity();
-    double cost = kInf;
-};
-
 // A class with its key link(z) / T + gumbel.
 struct Keyed {
     int64_t id;

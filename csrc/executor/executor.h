@@ -1,31 +1,41 @@
-// Runs a plan over a matrix: one native call answers a batch of queries.
+// What reads a matrix: a full scan of its rows, or SVD-softmax's preview of them. Rotated codes (codes/rotated.h) stand before it.
 //
-// The arrays are borrowed (bind/executor.cpp keeps their owners alive) and never changed; an executor may serve many threads. Data is
-// plain: the matrix, the plan, a group of queries that look at it together (executor/look.h), what is believed of each
-// class of one of them (executor/beliefs.h). What is done with it are functions, a file for each: executor/verbs.h.
+// The arrays are borrowed (bind/executor.cpp keeps their owners alive) and never changed; an executor may serve many threads.
 #pragma once
 
-#include <atomic>
 #include <vector>
 
 #include "executor/matrix.h"
-#include "executor/plan.h"
 #include "executor/question.h"
 
 namespace headlong {
 
-struct Executor : Matrix, Plan {
-    const Kernels* kernels = nullptr;
-    mutable std::atomic<int> keeping{0};  // for how many more groups of large batches estimates are kept
+constexpr int64_t kChunk = 512;      // classes between two looks at a threshold
+constexpr double kMostScored = 0.25;  // of the classes that are scored one by one: beyond, a full scan in float64 is better
+
+// SVD-softmax as published: x = hidden @ rotation, the first columns of every row, and how many rows are then scored instead of a proof.
+struct Preview {
+    const void* rotation = nullptr;  // [dim][width]
+    Kind rotation_kind = Kind::f32;
+    const float* columns = nullptr;  // [vocab][width]
+    const float* base = nullptr;     // [padded]
+    int64_t width = 0, budget = 0;   // 0: there is none
 };
 
-// Answers for `count` queries [count][dim]; `dense_only` skips the preview.
-std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question, bool dense_only);
+struct Executor : Matrix {
+    const Kernels* kernels = nullptr;
+    // Of every class [padded]: the length of its row, its bias (null where all are 0) and the size of that.
+    const float *norms = nullptr, *base = nullptr, *bias_sizes = nullptr;
+    Preview preview;
+};
+
+// Answers for `count` queries [count][dim].
+std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question);
 // Exact logits of m classes for each of them.
 void logits(const Executor& e, const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads, double* out);
 // rule.n draws for each of them.
 std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule, const Question& question,
-                           bool dense_only, std::vector<Draw>* draws);
+                           std::vector<Draw>* draws);
 
 // The Gumbel noise of a class: Philox4x32-10 words, see sampling/philox.h.
 double gumbel(uint64_t seed, uint64_t row, uint32_t draw, int64_t id);

@@ -23,9 +23,8 @@ struct Question {
     double delta = 0;   // > 0: the normaliser may be estimated from sampled rows, wrong this often
     uint64_t seed = 0;  // of those rows
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
-    bool mask_per_row = false, keep = false;
+    bool mask_per_row = false;
     bool entropy = false;  // is asked for, within eps, with the normaliser; it and `error` are in the answer
-    bool weighs_first = false;  // of a batch: what its first queries took says how the others are read
     int threads = 1;
 };
 
@@ -36,9 +35,8 @@ struct SampleRule {
     double top_p = 1, min_p = 0;
     uint64_t seed = 0, row0 = 0;
     int64_t class0 = 0;  // the id of the first class, where the layer is a shard of a larger one: noise goes by that
-    const int64_t* names = nullptr;  // or the id of each class, rising, where it has some of a larger layer: only draws by blocks know them
 
-    int64_t name(int64_t id) const { return names == nullptr ? id + class0 : names[id]; }
+    int64_t name(int64_t id) const { return id + class0; }
 };
 
 struct Interval {
@@ -52,7 +50,6 @@ struct Answer {
     bool proved = false, dense = false;
     int64_t rows = 0;
     double bytes = 0;
-    double passes = 0;  // over the intervals of all classes, for the normaliser: what executor/look_costs.h goes by
 };
 
 struct Draw {
@@ -61,7 +58,7 @@ struct Draw {
     bool proved = false;
 };
 
-// What became of a query: answered; to be looked at again with its estimates kept; or better read densely.
-enum class Status { done, keep, finish_densely };
+// What became of a query: answered, or better read in full.
+enum class Status { done, scan_fully };
 
 }  // namespace headlong

@@ -1,24 +1,35 @@
 // SVD-softmax as published: a number of rows instead of a proof.
 #include <algorithm>
+#include <cmath>
 
+#include "executor/full_scan.h"
 #include "executor/verbs.h"
 
 namespace headlong {
+namespace {
 
-// The `budget` best estimates (at least k) are scored and leave look.est; the others keep their
-// preview in the normaliser.
-std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Interval& lse) {
-    float* est = look.est.data() + q * e.padded;
+// Estimates of some queries from row `first` on.
+AllEstimates look(const Executor& e, const double* hidden, int64_t first, int n, const Question& question) {
+    const Preview& preview = e.preview;
+    const int64_t width = preview.width;
+    std::vector<double> rotated(n * width);
+    e.kernels->rotate(preview.rotation, preview.rotation_kind, width, e.dim, 0, width, hidden + first * e.dim, e.dim, n, rotated.data(), width);
+    const std::vector<float> x(rotated.begin(), rotated.end());
+    return estimate_all(e, {preview.columns, Kind::f32, width, preview.base}, x.data(), first, n, question);
+}
+
+// The `budget` best estimates (at least k) are scored and leave `est`; the others keep their preview in the normaliser.
+std::vector<Scored> spend_budget(const Executor& e, const double* hidden, float* est, const Question& question, int threads, double* lse) {
     const float none = -std::numeric_limits<float>::infinity();
     std::vector<float> order(est, est + e.vocab);
-    const int64_t n = std::min(std::max(e.budget, question.k), e.vocab);
+    const int64_t n = std::min(std::max(e.preview.budget, question.k), e.vocab);
     std::nth_element(order.begin(), order.begin() + (n - 1), order.end(), std::greater<float>());
     std::vector<Scored> scored;
     scored.reserve(n);
     for (int64_t pass = 0; pass < 2; ++pass)  // above the n-th largest first, then its equals, smaller ids first
         for (int64_t i = 0; i < e.vocab && static_cast<int64_t>(scored.size()) < n; ++i)
             if (est[i] > none && (pass == 0 ? est[i] > order[n - 1] : est[i] == order[n - 1])) scored.push_back({i, 0});
-    score(e, &look.hidden[q * e.dim], scored, threads);
+    score(e, hidden, scored, threads);
     double shift = -kInf, sum = 0;
     for (const Scored& s : scored) {
         shift = std::max(shift, e.linked(s.z) * question.beta);
@@ -29,11 +40,11 @@ std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Que
     const float top = e.kernels->largest(est, e.padded, &finite), rest_shift = static_cast<float>(e.linked(top) * question.beta);
     double rest = 0;
     if (top > none && float_error(e, rest_shift, question.beta) < 1e-2) {
-        Kernels::Sums sums{0, 0, 0, 0};
+        Kernels::Sums sums{0, 0, 0};
         const std::vector<float> rad(kChunk, 0.f);
         for (int64_t c = 0; c < e.padded; c += kChunk)
             e.kernels->interval_sums(est + c, rad.data(), std::min<int64_t>(kChunk, e.padded - c), 0.f, e.link,
-                                   static_cast<float>(question.beta), rest_shift, &sums);
+                                     static_cast<float>(question.beta), rest_shift, &sums);
         rest = sums.centre;
     } else if (top > none) {  // logits so large that float32 has no digits left for their differences
         for (int64_t i = 0; i < e.vocab; ++i)
@@ -43,21 +54,66 @@ std::vector<Scored> spend_budget(const Executor& e, Look& look, int q, const Que
     if (most > -kInf)
         shift = most + std::log((sum > 0 ? sum * std::exp(shift - most) : 0) +
                                 (rest > 0 ? std::exp(rest_shift + std::log(rest) - most) : 0));
-    lse = {shift, kInf};
+    *lse = shift;
     std::sort(scored.begin(), scored.end(), better);
     return scored;
 }
 
-Status resolve_budget(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer) {
-    Interval lse{0, kInf};
-    answer.best = spend_budget(e, look, q, question, threads, lse);
-    answer.rows = static_cast<int64_t>(answer.best.size());
-    answer.bytes += static_cast<double>(answer.best.size()) * e.row_bytes();
-    if (static_cast<int64_t>(answer.best.size()) > question.k) answer.best.resize(question.k);
-    answer.lse = lse.value;
-    answer.error = lse.error;
-    answer.proved = false;
-    return Status::done;
+// take(q, estimates, which of them, threads, answer) for every query; those that it cannot take, and those without estimates, are returned.
+template <typename Take>
+std::vector<int64_t> over_queries(const Executor& e, const double* hidden, int64_t count, const Question& question, std::vector<Answer>& answers, const Take& take) {
+    std::vector<int64_t> left;
+    for (int64_t start = 0; start < count; start += kScanQueries) {
+        const int n = static_cast<int>(std::min<int64_t>(kScanQueries, count - start));
+        AllEstimates all = look(e, hidden, start, n, question);
+        std::vector<uint8_t> open(n);
+        const int inside = n < 2 * question.threads ? question.threads : 1;  // threads of one query
+        each_resolved(n, question.threads, inside > 1, [&](int64_t q) {
+            answers[start + q].bytes = static_cast<double>(e.padded * e.preview.width * 4 + e.dim * e.preview.width * item_bytes(e.preview.rotation_kind)) / n;
+            open[q] = all.usable[q] == 0 || !take(start + q, all, q, inside, answers[start + q]);
+        });
+        for (int q = 0; q < n; ++q)
+            if (open[q]) left.push_back(start + q);
+    }
+    for (const int64_t row : left) answers[row].dense = true;
+    return left;
+}
+
+}  // namespace
+
+std::vector<Answer> ask_preview(const Executor& e, const double* hidden, int64_t count, const Question& question) {
+    std::vector<Answer> answers(count);
+    const std::vector<int64_t> left = over_queries(e, hidden, count, question, answers, [&](int64_t row, AllEstimates& all, int64_t q, int threads, Answer& answer) {
+        answer.best = spend_budget(e, hidden + row * e.dim, all.est.data() + q * e.padded, question, threads, &answer.lse);
+        answer.rows = static_cast<int64_t>(answer.best.size());
+        answer.bytes += static_cast<double>(answer.best.size()) * e.row_bytes();
+        if (static_cast<int64_t>(answer.best.size()) > question.k) answer.best.resize(question.k);
+        answer.error = kInf;
+        return true;
+    });
+    if (!left.empty()) finish(e, hidden, left, question, answers);
+    return answers;
+}
+
+std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
+    std::vector<Answer> answers(count);
+    const std::vector<int64_t> left = over_queries(e, hidden, count, question, answers, [&](int64_t row, AllEstimates& all, int64_t q, int threads, Answer& answer) {
+        Estimates known;
+        float* est = all.est.data() + q * e.padded;
+        known.hidden = hidden + row * e.dim, known.row = row, known.given = true;
+        known.shift = all.top[q] > -std::numeric_limits<float>::infinity() ? e.linked(all.top[q]) * question.beta : -kInf;
+        double lse = 0;
+        known.scored = spend_budget(e, known.hidden, est, question, threads, &lse);
+        answer.rows += static_cast<int64_t>(known.scored.size());
+        answer.bytes += static_cast<double>(known.scored.size()) * e.row_bytes();
+        known.est.resize(e.padded), known.rad.resize(e.padded);
+        std::copy_n(est, e.padded, known.est.data());
+        std::fill_n(known.rad.data(), e.padded, 0.f);
+        return resolve_sample(e, known, question, rule, threads, draws->data() + row * rule.n, answer) == Status::done;
+    });
+    if (!left.empty()) finish_samples(e, hidden, left, question, rule, *draws, answers);
+    for (Draw& draw : *draws) draw.proved = false;
+    return answers;
 }
 
 }  // namespace headlong

@@ -50,19 +50,6 @@ inline void dot_block(const Kernels& k, const void* weight, Kind kind, int64_t d
     });
 }
 
-inline void dense_rows(const Kernels& k, const void* weight, Kind kind, int64_t dim, int64_t n, const float* x, int queries, float* out, int64_t stride) {
-    if (!in_blocks_of_codes(kind)) return k.dense_rows(weight, kind, dim, n, x, queries, out, stride);
-    as_floats(k, weight, kind, dim, static_cast<const int64_t*>(nullptr), n, [&](const float* rows, int64_t first, int64_t count) {
-        k.dense_rows(rows, Kind::f32, dim, count, x, queries, out + first, stride);
-    });
-}
-
-inline void dense_tile(const Kernels& k, const void* weight, Kind kind, int64_t dim, int64_t n, const float* xt, int padded, float* scratch, float* out) {
-    if (!in_blocks_of_codes(kind)) return k.dense_tile(weight, kind, dim, n, xt, padded, scratch, out);
-    for (int64_t r = 0; r < n; ++r) k.row_floats(static_cast<const uint8_t*>(weight) + r * row_bytes(kind, dim), kind, dim, scratch + r * dim);
-    k.dense_tile(scratch, Kind::f32, dim, n, xt, padded, nullptr, out);
-}
-
 // take(row, kind) with one row of a plain kind.
 template <typename Take>
 void with_row(const Kernels& k, const void* row, Kind kind, int64_t dim, const Take& take) {

@@ -98,52 +98,6 @@ void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const f
 }
 
 template <Kind K>
-void widen(const void* rows, int64_t n, float* out) {
-    int64_t j = 0;
-    for (; j + 8 <= n; j += 8) _mm256_storeu_ps(out + j, load8<K>(rows, j));
-    for (; j < n; ++j) out[j] = one_float(rows, K, j);
-}
-
-// R rows x 16 queries: twelve sums stay in registers.
-template <int R>
-void tile_some(const float* rows, int64_t dim, const float* xt, int padded, float* out) {
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < 2; ++v) _mm256_storeu_ps(out + r * padded + v * 8, _mm256_setzero_ps());
-    for (int64_t start = 0; start < dim; start += kTileChunk) {
-        int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
-        __m256 sum[R][2];
-        for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
-        for (int64_t j = start; j < stop; ++j) {
-            __m256 x0 = _mm256_loadu_ps(xt + j * padded), x1 = _mm256_loadu_ps(xt + j * padded + 8);
-            for (int r = 0; r < R; ++r) {
-                __m256 w = _mm256_set1_ps(rows[r * dim + j]);
-                sum[r][0] = _mm256_fmadd_ps(w, x0, sum[r][0]);
-                sum[r][1] = _mm256_fmadd_ps(w, x1, sum[r][1]);
-            }
-        }
-        for (int r = 0; r < R; ++r)
-            for (int v = 0; v < 2; ++v) {
-                float* to = out + r * padded + v * 8;
-                _mm256_storeu_ps(to, _mm256_add_ps(_mm256_loadu_ps(to), sum[r][v]));
-            }
-    }
-}
-
-void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded, float* scratch,
-                float* out) {
-    const float* wide = scratch;
-    if (kind == Kind::f32) wide = static_cast<const float*>(rows);
-    else if (kind == Kind::f16) widen<Kind::f16>(rows, count * dim, scratch);
-    else widen<Kind::bf16>(rows, count * dim, scratch);
-    for (int q = 0; q < padded; q += 16) {
-        int64_t r = 0;
-        for (; r + 6 <= count; r += 6) tile_some<6>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
-        for (; r + 4 <= count; r += 4) tile_some<4>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
-        for (; r < count; ++r) tile_some<1>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
-    }
-}
-
-template <Kind K>
 double dot_one(const char* row, int64_t dim, const double* x) {
     __m256d a = _mm256_setzero_pd(), b = a;
     int64_t j = 0;
@@ -227,37 +181,6 @@ void dot_floats(const void* weight, Kind kind, int64_t dim, const int32_t* ids, 
     else floats_all<Kind::bf16>(weight, dim, ids, n, x, out);
 }
 
-// Four lines into the second cache. Half a block is read at once, every other pair of lines, which the hardware foresees badly
-// where blocks begin at a line's border: the first half asks for both.
-inline void ask_ahead(const uint8_t* from) {
-    for (int line = 0; line < 4; ++line) _mm_prefetch(reinterpret_cast<const char*>(from) + line * 64, _MM_HINT_T1);
-}
-
-#include "kernels/avx2_eight_bits.inl"
-
-// Short strips are joined once for all blocks.
-void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks, const Strip* strips, int64_t count, const float* base,
-              float add, float* est) {
-    constexpr int64_t kMost = 8;
-    int32_t joined[kMost][2 * kWordsJoined + 2], offset[kMost];
-    const auto kept = [&](int64_t s) { return s < kMost && strips[s].words <= kWordsJoined; };
-    for (int64_t s = 0; s < count; ++s)
-        if (kept(s)) offset[s] = join_words(strips[s].planes, strips[s].words, joined[s]);
-    for (int64_t c = first; c < first + 64 * blocks; c += 64, est += 64)
-        for (int64_t s = 0; s < count; ++s) {
-            const Strip& strip = strips[s];
-            const uint8_t* block = codes + (c * words + strip.first_word * 64) * 4;
-            const float* from = s == 0 ? base + c : nullptr;
-            if (!kept(s)) {
-                scan_u8(block, strip.words, nullptr, strip.planes, strip.offset, &strip.step, strip.scale + c, from, &add, 1, est, 64);
-                continue;
-            }
-            __m256i sums[8];
-            sum_words<1, 8, true>(block, strip.words, joined[s], &offset[s], sums);
-            put_sums<1, 8>(sums, &strip.step, strip.scale + c, from, &add, est, 64);
-        }
-}
-
 #include "kernels/common/table.inl"
 
 }  // namespace
@@ -265,11 +188,7 @@ void scan_one(const uint8_t* codes, int64_t words, int64_t first, int64_t blocks
 const uint64_t avx2_features = compiled_features();
 
 const Kernels* avx2_kernels() {
-    static constexpr Kernels table = [] {
-        Kernels own = table_of("avx2", scan_u8, 0.75);
-        own.scan_one = scan_one;
-        return own;
-    }();
+    static constexpr Kernels table = table_of("avx2");
     return &table;
 }
 

@@ -29,7 +29,6 @@ namespace {
 #define WIDEN_HALVES(p) (D)_mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))
 #include "kernels/common/all.inl"
 
-#include "kernels/avx512_codes.inl"
 #include "kernels/avx512_rows.inl"
 
 // ---- compressing, where the compiler's vector types have no word for it ----
@@ -68,16 +67,18 @@ int64_t survivors(const float* est, const float* rad, int64_t n, float tau, int3
     return count;
 }
 
+#include "kernels/common/table.inl"
+
 }  // namespace
 
 const uint64_t avx512_features = compiled_features();
 
 const Kernels* avx512_kernels() {
-    static const Kernels table = {
-        "avx512vnni", scan_u8, dense_rows, dense_tile, dot_rows, dot_floats, dot_block, sum_exps_of, rotate_of, widen_of,
-        largest_double_of, radius_of, largest_of, largest_there_of, interval_sums_of, interval_exps_of,
-        gaps_of, below_of, sides_of, split_of, lower_above, survivors, noise_of, high_words_of, gumbel_keys_of, encode_row_of, row_norm_of, row_floats_of, six_bits_of,
-        link_lse_of, link_at_of, link_gradient_of, read_of, scan_one, false, 0.5};
+    static constexpr Kernels table = [] {
+        Kernels own = table_of("avx512vnni");
+        own.lower_above = lower_above, own.survivors = survivors;
+        return own;
+    }();
     return &table;
 }
 

@@ -22,6 +22,22 @@ inline const char* row_at(const void* rows, int64_t dim, int64_t r) {
     return static_cast<const char*>(rows) + r * dim * item_bytes(K);
 }
 
+// The sums of the lanes of sixteen vectors. Each is added up in one order, whichever of them it is.
+inline __m512 sums_of(const __m512 (&v)[16]) {
+    __m512 half[8], quarter[4], two[2];
+    #pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) half[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+    #pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const __m512d a = _mm512_castps_pd(half[2 * i]), b = _mm512_castps_pd(half[2 * i + 1]);
+        quarter[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    #pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i)
+        two[i] = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[2 * i], quarter[2 * i + 1], 0x88), _mm512_shuffle_f32x4(quarter[2 * i], quarter[2 * i + 1], 0xDD));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(two[0], two[1], 0x88), _mm512_shuffle_f32x4(two[0], two[1], 0xDD));
+}
+
 template <Kind K, int R, int N>
 void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_t stride) {
     __m512 sum[R][N];
@@ -53,10 +69,14 @@ void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_
             for (int r = 0; r < R; ++r) sum[r][q] = _mm512_fmadd_ps(load_tail<K>(row[r], j, mask), v, sum[r][q]);
         }
     }
+    // Row after row of one query, then of the next.
+    static_assert(R * N <= 16);
+    __m512 all[16];
     #pragma GCC unroll 16
-    for (int q = 0; q < N; ++q)
-        #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) out[q * stride + r] = _mm512_reduce_add_ps(sum[r][q]);
+    for (int i = 0; i < 16; ++i) all[i] = i < R * N ? sum[i % R][i / R] : _mm512_setzero_ps();
+    const __m512 sums = sums_of(all);
+    #pragma GCC unroll 16
+    for (int q = 0; q < N; ++q) _mm512_mask_storeu_ps(out + q * stride - q * R, static_cast<__mmask16>(((1u << R) - 1) << (q * R)), sums);
 }
 
 template <Kind K, int R, int N>
@@ -71,12 +91,12 @@ void rows_of(const void* rows, int64_t dim, int64_t count, const float* x, int n
     switch (n) {
         case 1: return rows_all<K, 8, 1>(rows, dim, count, x, out, stride);
         case 2: return rows_all<K, 8, 2>(rows, dim, count, x, out, stride);
-        case 3: return rows_all<K, 6, 3>(rows, dim, count, x, out, stride);
-        case 4: return rows_all<K, 5, 4>(rows, dim, count, x, out, stride);
-        case 5: return rows_all<K, 4, 5>(rows, dim, count, x, out, stride);
-        case 6: return rows_all<K, 3, 6>(rows, dim, count, x, out, stride);
-        case 7: return rows_all<K, 3, 7>(rows, dim, count, x, out, stride);
-        default: return rows_all<K, 3, 8>(rows, dim, count, x, out, stride);
+        case 3: return rows_all<K, 5, 3>(rows, dim, count, x, out, stride);
+        case 4: return rows_all<K, 4, 4>(rows, dim, count, x, out, stride);
+        case 5: return rows_all<K, 3, 5>(rows, dim, count, x, out, stride);
+        case 6: return rows_all<K, 2, 6>(rows, dim, count, x, out, stride);
+        case 7: return rows_all<K, 2, 7>(rows, dim, count, x, out, stride);
+        default: return rows_all<K, 2, 8>(rows, dim, count, x, out, stride);
     }
 }
 
@@ -85,72 +105,6 @@ void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const f
     if (kind == Kind::f32) rows_of<Kind::f32>(rows, dim, count, x, n, out, stride);
     else if (kind == Kind::f16) rows_of<Kind::f16>(rows, dim, count, x, n, out, stride);
     else rows_of<Kind::bf16>(rows, dim, count, x, n, out, stride);
-}
-
-template <Kind K>
-void widen(const void* rows, int64_t n, float* out) {
-    int64_t j = 0;
-    for (; j + 16 <= n; j += 16) _mm512_storeu_ps(out + j, load16<K>(rows, j));
-    if (j < n) {
-        __mmask16 mask = static_cast<__mmask16>((1u << (n - j)) - 1);
-        _mm512_mask_storeu_ps(out + j, mask, load_tail<K>(rows, j, mask));
-    }
-}
-
-template <int R, int N>
-void tile_some(const float* rows, int64_t dim, const float* xt, float* out) {
-    #pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-        #pragma GCC unroll 16
-        for (int v = 0; v < N; ++v) _mm512_storeu_ps(out + (r * N + v) * 16, _mm512_setzero_ps());
-    for (int64_t start = 0; start < dim; start += kTileChunk) {
-        int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
-        __m512 sum[R][N];
-        #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
-            #pragma GCC unroll 16
-            for (int v = 0; v < N; ++v) sum[r][v] = _mm512_setzero_ps();
-        for (int64_t j = start; j < stop; ++j) {
-            __m512 x[N];
-            #pragma GCC unroll 16
-            for (int v = 0; v < N; ++v) x[v] = _mm512_loadu_ps(xt + (j * N + v) * 16);
-            #pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                __m512 w = _mm512_set1_ps(rows[r * dim + j]);
-                #pragma GCC unroll 16
-                for (int v = 0; v < N; ++v) sum[r][v] = _mm512_fmadd_ps(w, x[v], sum[r][v]);
-            }
-        }
-        #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
-            #pragma GCC unroll 16
-            for (int v = 0; v < N; ++v) {
-                float* to = out + (r * N + v) * 16;
-                _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), sum[r][v]));
-            }
-    }
-}
-
-template <int R, int N>
-void tile_all(const float* rows, int64_t dim, int64_t count, const float* xt, float* out) {
-    int64_t r = 0;
-    for (; r + R <= count; r += R) tile_some<R, N>(rows + r * dim, dim, xt, out + r * N * 16);
-    for (; r + 4 <= count; r += 4) tile_some<4, N>(rows + r * dim, dim, xt, out + r * N * 16);  // 64 = 10 x 6 + 4
-    for (; r < count; ++r) tile_some<1, N>(rows + r * dim, dim, xt, out + r * N * 16);
-}
-
-void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded, float* scratch,
-                float* out) {
-    const float* wide = scratch;
-    if (kind == Kind::f32) wide = static_cast<const float*>(rows);
-    else if (kind == Kind::f16) widen<Kind::f16>(rows, count * dim, scratch);
-    else widen<Kind::bf16>(rows, count * dim, scratch);
-    switch (padded) {
-        case 16: return tile_all<16, 1>(wide, dim, count, xt, out);
-        case 32: return tile_all<12, 2>(wide, dim, count, xt, out);
-        case 48: return tile_all<8, 3>(wide, dim, count, xt, out);
-        default: return tile_all<6, 4>(wide, dim, count, xt, out);
-    }
 }
 
 template <Kind K>

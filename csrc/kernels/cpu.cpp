@@ -63,17 +63,17 @@ uint64_t features_here() {
         size_t size = sizeof value;
         return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
     };
-    return (has("hw.optional.arm.FEAT_DotProd") ? kDotprod : uint64_t{0}) | (has("hw.optional.arm.FEAT_I8MM") ? kI8mm : uint64_t{0});
+    return has("hw.optional.arm.FEAT_DotProd") ? kDotprod : uint64_t{0};
 }
 #elif defined(HEADLONG_ARM64) && defined(_WIN32)
 uint64_t features_here() {
-    constexpr DWORD dotprod = 43, i8mm = 66;  // PF_ARM_V82_DP_..., PF_ARM_V82_I8MM_INSTRUCTIONS_AVAILABLE; older headers lack the latter
-    return (IsProcessorFeaturePresent(dotprod) ? kDotprod : uint64_t{0}) | (IsProcessorFeaturePresent(i8mm) ? kI8mm : uint64_t{0});
+    constexpr DWORD dotprod = 43;  // PF_ARM_V82_DP_...; older headers lack the latter
+    return IsProcessorFeaturePresent(dotprod) ? kDotprod : uint64_t{0};
 }
 #elif defined(HEADLONG_ARM64) && defined(__linux__)
 uint64_t features_here() {
-    constexpr unsigned long dotprod = 1ul << 20, i8mm = 1ul << 13;  // HWCAP_ASIMDDP, HWCAP2_I8MM; older headers lack the latter
-    return ((getauxval(AT_HWCAP) & dotprod) != 0 ? kDotprod : uint64_t{0}) | ((getauxval(AT_HWCAP2) & i8mm) != 0 ? kI8mm : uint64_t{0});
+    constexpr unsigned long dotprod = 1ul << 20;  // HWCAP_ASIMDDP
+    return (getauxval(AT_HWCAP) & dotprod) != 0 ? kDotprod : uint64_t{0};
 }
 #else
 uint64_t features_here() { return 0; }

@@ -14,7 +14,7 @@ enum Feature : uint64_t {
     kAvx512bw = 1 << 13, kAvx512vl = 1 << 14, kAvx512vnni = 1 << 15, kAvx512vbmi = 1 << 16, kAvx512vbmi2 = 1 << 17,
     kAvx512ifma = 1 << 18, kAvx512bitalg = 1 << 19, kAvx512vpopcntdq = 1 << 20, kAvx512bf16 = 1 << 21, kGfni = 1 << 22,
     kVaes = 1 << 23, kVpclmulqdq = 1 << 24, kAvxvnni = 1 << 25,
-    kDotprod = 1 << 26, kI8mm = 1 << 27,  // AArch64
+    kDotprod = 1 << 26,  // AArch64
 };
 
 // Internal linkage: every file has its own answer.
@@ -100,9 +100,6 @@ static constexpr uint64_t compiled_features() {
 #endif
 #ifdef __ARM_FEATURE_DOTPROD
     all |= kDotprod;
-#endif
-#ifdef __ARM_FEATURE_MATMUL_INT8
-    all |= kI8mm;
 #endif
     return all;
 }

@@ -33,7 +33,6 @@ const Entry* entries(int* count) {
 #ifdef HEADLONG_ARM64
         {"neon", true, neon_kernels, neon_encoder, neon_looks, neon_scan},
         {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels, neon_encoder, neon_looks, dotprod_scan},
-        {"i8mm", (i8mm_features & ~here) == 0, i8mm_kernels, neon_encoder, neon_looks, dotprod_scan},
 #endif
     };
     *count = static_cast<int>(sizeof all / sizeof all[0]);

@@ -10,26 +10,6 @@ namespace {
 #define LANES 4
 #include "kernels/common/all.inl"
 
-void scan_u8(const uint8_t* block, int64_t words, const int32_t*, const int8_t* planes, const int32_t* offset, const float* step,
-             const float* scale, const float* base, const float* add, int n, float* est, int64_t stride) {
-    for (int q = 0; q < n; ++q) {
-        const int8_t* plane = planes + q * words * 8;
-        int32_t high[kBlock] = {}, low[kBlock] = {};
-        for (int64_t j = 0; j < words; ++j)
-            for (int64_t c = 0; c < kBlock; ++c)
-                for (int i = 0; i < 4; ++i) {
-                    const int32_t code = block[(j * kBlock + c) * 4 + i];
-                    high[c] += code * plane[j * 8 + i];
-                    low[c] += code * plane[j * 8 + 4 + i];
-                }
-        for (int64_t c = 0; c < kBlock; ++c) {
-            float dot = 256.f * static_cast<float>(high[c] - offset[2 * q]) + static_cast<float>(low[c] - offset[2 * q + 1]);
-            float start = base == nullptr ? est[q * stride + c] : base[c] + add[q];
-            est[q * stride + c] = start + dot * (scale[c] * step[q]);
-        }
-    }
-}
-
 const char* row_at(const void* rows, Kind kind, int64_t dim, int64_t r) {
     return static_cast<const char*>(rows) + r * dim * item_bytes(kind);
 }
@@ -47,23 +27,6 @@ void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const f
                 sum += part;
             }
             out[q * stride + r] = sum;
-        }
-    }
-}
-
-void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded, float*,
-                float* out) {
-    std::memset(out, 0, sizeof(float) * count * padded);
-    for (int64_t r = 0; r < count; ++r) {
-        const char* row = row_at(rows, kind, dim, r);
-        for (int64_t start = 0; start < dim; start += kTileChunk) {
-            int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
-            float part[kTileQueries] = {};
-            for (int64_t j = start; j < stop; ++j) {
-                float w = one_float(row, kind, j);
-                for (int q = 0; q < padded; ++q) part[q] += w * xt[j * padded + q];
-            }
-            for (int q = 0; q < padded; ++q) out[r * padded + q] += part[q];
         }
     }
 }
@@ -99,7 +62,7 @@ void dot_block(const void* rows, Kind kind, int64_t dim, int64_t count, const do
 }  // namespace
 
 const Kernels* portable_kernels() {
-    static constexpr Kernels table = table_of("portable", scan_u8, 0.5);
+    static constexpr Kernels table = table_of("portable");
     return &table;
 }
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "executor/plan.h"
+#include "kernels/kernels.h"
 #include "runtime/scratch.h"
 
 namespace headlong {
@@ -40,14 +40,6 @@ inline bool refuted(const std::vector<double>& drawn, double odds, double above,
     const bool not_above = above >= kMost || wins(drawn, odds, [&](double x) { return (above - x) * down; });
     return not_above && (below <= -kMost || wins(drawn, odds, [&](double x) { return (x - below) * up; }));
 }
-
-// How many draws a bet with `odds` takes.
-struct Rule {
-    double odds = 2;
-    double spread = 0;  // the mean of X^2 that it expects before anything is drawn
-
-    double draws(double e) const { return draws_for(odds, e, spread); }  // for a mean that is off by `e` at most
-};
 
 // A bet that the sum known + total * E[X] is within exp(+-aim) of where the draws of X in [-1, 1] put it.
 struct Bet {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "executor/plan.h"
+#include "kernels/kernels.h"
 #include "runtime/scratch.h"
 
 namespace headlong {

@@ -25,24 +25,4 @@ inline float edge_of(int bin) {
     return x;
 }
 
-struct Bin {
-    double count = 0, low = 0, high = 0;
-};
-using Histogram = std::vector<Bin>;
-
-inline Histogram sum_up(const std::vector<Histogram>& each) {
-    Histogram all(kBins);
-    for (const Histogram& one : each)
-        for (size_t b = 0; b < one.size(); ++b) {
-            all[b].count += one[b].count;
-            all[b].low += one[b].low;
-            all[b].high += one[b].high;
-        }
-    return all;
-}
-
-// Exponentials less than exp(-88) of the shift are 0. Where rows turned out so far above or below the estimates that set it
-// (it is that of a look), the sums have lost the other classes.
-inline bool out_of_range(double exact, double sum) { return !(exact < 1e30 && sum > 1e-20); }
-
 }  // namespace headlong

@@ -47,6 +47,19 @@ void over_chunks(int64_t chunks, int threads, const Work& work) {
     });
 }
 
+// Runs resolve(q) for every query: by all threads, or, of so few that each shall have them all, one after the other.
+template <typename Resolve>
+void each_resolved(int64_t n, int threads, bool alone, const Resolve& resolve) {
+    if (alone) {
+        for (int64_t q = 0; q < n; ++q) resolve(q);
+        return;
+    }
+    Turns<int64_t> next;
+    run_parallel(threads, [&](int) {
+        for (int64_t q = next++; q < n; q = next++) resolve(q);
+    });
+}
+
 // What the threads gathered, thread by thread.
 template <typename T>
 std::vector<T> joined(const std::vector<std::vector<T>>& each) {

@@ -40,7 +40,7 @@ Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& 
 // top_p and min_p over all classes.
 Status draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
     std::vector<Scored> best;
-    if (!find_best(e, all, question.k, threads, best, answer)) return Status::finish_densely;
+    if (!find_best(e, all, question.k, threads, best, answer)) return Status::scan_fully;
     if (best.empty()) return Status::done;  // no class may be answered
     const double floor = rule.min_p > 0 ? e.linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
     // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
@@ -69,15 +69,15 @@ Status draw_filtered(const Executor& e, Estimates& all, const Question& question
         proved = true;
         for (int64_t m = kFirst; !drawn; m *= 4) {
             std::vector<Keyed> first;
-            if (!best_keys(e, all, rule, m, threads, keys, first, answer)) return Status::finish_densely;
+            if (!best_keys(e, all, rule, m, threads, keys, first, answer)) return Status::scan_fully;
             for (; seen < first.size() && !drawn; ++seen) {
                 const Keyed& next = first[seen];
                 bool inside = false;
                 if (e.linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
-                if (!in_nucleus({next.id, next.z}, &inside)) return Status::finish_densely;
+                if (!in_nucleus({next.id, next.z}, &inside)) return Status::scan_fully;
                 if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
             }
-            if (!drawn && static_cast<int64_t>(first.size()) < m) return Status::finish_densely;
+            if (!drawn && static_cast<int64_t>(first.size()) < m) return Status::scan_fully;
         }
     }
     return Status::done;

@@ -141,7 +141,7 @@ bool find_best(const Executor& e, Estimates& all, int64_t k, int threads, std::v
         for (int64_t i = 0; i < came; ++i) each[t].push_back({upper[i], ids[i]});
     });
     open = joined(each);
-    if (static_cast<double>(open.size()) > std::max(e.share * static_cast<double>(e.vocab), 2.0 * static_cast<double>(k) + 256)) return false;
+    if (static_cast<double>(open.size()) > std::max(kMostScored * static_cast<double>(e.vocab), 2.0 * static_cast<double>(k) + 256)) return false;
     std::sort(open.begin(), open.end());
     score_from_the_top(
         0, open.size(), [&] { return at_once(k); }, [&](size_t i) { return open[i].upper; }, [&] { return std::nextafterf(reach(), -std::numeric_limits<float>::infinity()); },
@@ -179,7 +179,7 @@ bool best_keys(const Executor& e, Estimates& all, const SampleRule& rule, int64_
     double worst = score_some(open.begin(), open.end());
     const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
     open = largest_of(*e.kernels, keys.upper, keys.largest, e.padded, reach, threads);
-    if (static_cast<double>(open.size()) > e.share * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
+    if (static_cast<double>(open.size()) > kMostScored * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
     std::sort(open.begin(), open.end());
     score_from_the_top(
         0, open.size(), [&] { return std::max<int64_t>(4, m - static_cast<int64_t>(best.size())); },

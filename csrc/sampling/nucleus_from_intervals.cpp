@@ -9,7 +9,7 @@
 //
 // Else the classes with the largest r_i are scored until a bet is cheap: classes are drawn in
 // proportion to r_i, X = (y_i - c_i) / r_i is no less than -1 (no more than 1), and that its mean is no higher than -sum c / sum r
-// (no lower) is bet against until it is refuted (see normaliser/by_bet.cpp). What is drawn next may depend on what was drawn before: wealth is
+// (no lower) is bet against until it is refuted (normaliser/betting.h). What is drawn next may depend on what was drawn before: wealth is
 // carried on.
 #include <algorithm>
 #include <cstring>
@@ -19,6 +19,7 @@
 #include "normaliser/betting.h"
 #include "normaliser/draw_points.h"
 #include "normaliser/histogram.h"
+#include "runtime/prefetch.h"
 #include "runtime/shared_work.h"
 
 namespace headlong {
@@ -88,7 +89,7 @@ bool widest_sides(const Executor& e, const Weighed& w, double claim, double targ
         least = cost;
         cut = b;
     }
-    if (!(least < e.share * static_cast<double>(e.vocab) + 1024)) return false;
+    if (!(least < kMostScored * static_cast<double>(e.vocab) + 1024)) return false;
     for (const std::vector<int32_t>& some : each)
         for (int32_t id : some)
             if (bin_of(w.gap[id]) >= cut) ids.push_back(id);
@@ -110,6 +111,58 @@ void score_widest_sides(const Executor& e, Estimates& all, const std::vector<int
         if (run != last) runs[run] = std::accumulate(&w.gap[run * kRun], &w.gap[run * kRun] + kRun, 0.0);
         last = run;
     }
+}
+
+// The classes on whose gaps some points fall, and how many on each. Their rows are asked for at once: by the time that the last is
+// found, the first has come.
+void find_drawn(const Executor& e, const Weighed& w, const Scratch<double>& before, const double* points, int64_t count,
+                std::vector<Scored>& distinct, std::vector<int32_t>& times) {
+    const int64_t runs = e.padded / kRun, bytes = static_cast<int64_t>(e.row_bytes());
+    int64_t run = std::upper_bound(before.data() + 1, before.data() + runs, points[0]) - (before.data() + 1), place = 0;
+    double sum = 0;  // of the classes of the run before `place`, and those of the runs before
+    for (const double* point = points; point < points + count; ++point) {
+        for (; run + 1 < runs && before[run + 1] <= *point; ++run) place = 0;
+        if (place == 0) sum = before[run];
+        int64_t last = -1;  // where roundings lead beyond the run, its last class that has any mass
+        for (int64_t i = run * kRun + place; i < (run + 1) * kRun; ++i) {
+            if (!(w.gap[i] > 0)) continue;
+            last = i;
+            if (*point < sum + w.gap[i]) break;
+            if (i + 1 < (run + 1) * kRun) sum += w.gap[i], place = i + 1 - run * kRun;
+        }
+        if (last < 0)
+            for (last = run * kRun + place; last > 0 && !(w.gap[last] > 0);) --last;
+        if (distinct.empty() || distinct.back().id != last) {
+            prefetch_row(e.weight, bytes, last);
+            distinct.push_back({last, 0}), times.push_back(0);
+        }
+        ++times.back();
+    }
+}
+
+// X = (term - middle) / gap of the classes on whose gaps points fall, which ascend; `before`: the sums of the gaps of the runs of
+// classes before each. So many points at a time, whichever thread takes them: a class of two groups is read twice.
+template <typename Term>
+std::vector<double> sample_terms(const Executor& e, const double* hidden, const Weighed& w, const Scratch<double>& before,
+                                 const std::vector<double>& points, int threads, const Term& term, Answer& answer) {
+    constexpr int64_t kGroup = 32;
+    const int64_t count = static_cast<int64_t>(points.size()), groups = (count + kGroup - 1) / kGroup;
+    std::vector<double> drawn(points.size());
+    std::vector<int64_t> rows(groups);
+    over_chunks(groups, groups < 3 ? 1 : threads, [&](int, int64_t g) {
+        std::vector<Scored> distinct;
+        std::vector<int32_t> times;
+        distinct.reserve(kGroup), times.reserve(kGroup);
+        find_drawn(e, w, before, &points[g * kGroup], std::min(kGroup, count - g * kGroup), distinct, times);
+        score_near(e, hidden, w, distinct, 1);
+        rows[g] = static_cast<int64_t>(distinct.size());
+        double* to = &drawn[g * kGroup];
+        for (size_t d = 0; d < distinct.size(); ++d) to = std::fill_n(to, times[d], (term(distinct[d]) - w.middle[distinct[d].id]) / w.gap[distinct[d].id]);
+    });
+    const int64_t read = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    answer.bytes += static_cast<double>(read) * e.row_bytes();
+    answer.rows += read;
+    return drawn;
 }
 
 }  // namespace

@@ -5,28 +5,23 @@
 #include <algorithm>
 #include <numeric>
 
+#include "executor/full_scan.h"
 #include "executor/verbs.h"
 
 namespace headlong {
 namespace {
 
-// What a look found of one of its queries.
-Estimates estimates_of(const Executor& e, Look& look, int q, const Question& question, int threads, Answer& answer) {
+constexpr int64_t kHeldBytes = int64_t{1} << 25;  // of estimates at once
+
+// What a scan of the rows shows of one query.
+Estimates estimates_of(const Executor& e, const AllEstimates& scanned, int64_t q, int64_t row, const double* hidden, double beta) {
     Estimates all;
-    all.hidden = &look.hidden[q * e.dim], all.row = look.rows[q], all.shift = look.masses[q].shift, all.given = by_budget(e, look);
-    all.may_bet = look.source == &e.preview && !all.given;
-    if (all.given) {
-        Interval lse{0, kInf};
-        all.scored = spend_budget(e, look, q, question, threads, lse);
-        answer.rows += static_cast<int64_t>(all.scored.size());
-        answer.bytes += static_cast<double>(all.scored.size()) * e.row_bytes();
-        all.rad.resize(e.padded);
-        std::fill_n(all.rad.data(), e.padded, 0.f);
-    } else {
-        all.rad = look.rad.empty() ? radii(e, look, q, threads) : std::move(look.rad);
-    }
-    all.est.resize(e.padded);
-    std::copy_n(look.est.data() + q * e.padded, e.padded, all.est.data());
+    all.hidden = hidden, all.row = row;
+    all.shift = scanned.top[q] > -std::numeric_limits<float>::infinity() ? e.linked(scanned.top[q]) * beta : -kInf;
+    all.est.resize(e.padded), all.rad.resize(e.padded);
+    std::copy_n(scanned.est.data() + q * e.padded, e.padded, all.est.data());
+    const Radius radius = radius_of_rows(e, hidden);
+    for (int64_t first = 0; first < e.padded; first += kChunk) e.kernels->radius(radius, first, std::min(kChunk, e.padded - first), &all.rad[first]);
     return all;
 }
 
@@ -36,30 +31,39 @@ Estimates estimates_of(const Executor& e, Look& look, int q, const Question& que
 Question question_of(const SampleRule& rule, const Question& question, int64_t vocab) {
     Question asked = question;
     asked.beta = 1 / rule.temperature;
-    asked.keep = true;
     asked.eps = kInf;  // no sample asks for a normaliser
     const bool by_mass = rule.top_p < 1 || rule.min_p > 0;
     asked.k = rule.top_k > 0 ? std::min(rule.top_k, vocab) : by_mass ? 1 : 0;
     return asked;
 }
 
-std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule,
-                                     const Question& question, bool dense_only, std::vector<Draw>* draws) {
+std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
     draws->assign(count * rule.n, Draw{});
-    std::vector<Answer> answers(count);
-    std::vector<int64_t> rows(count);
-    std::iota(rows.begin(), rows.end(), 0);
     const Question asked = question_of(rule, question, e.vocab);
-    over_groups(
-        e, hidden, rows, asked, dense_only,
-        [&](Look& look, int q, int threads, Answer& answer) {
-            Estimates all = estimates_of(e, look, q, asked, threads, answer);
-            return resolve_sample(e, all, asked, rule, threads, draws->data() + all.row * rule.n, answer);
-        },
-        [&](const std::vector<int64_t>& left) { finish_samples(e, hidden, left, asked, rule, *draws, answers); },
-        answers);
-    if (e.budget > 0 && e.has_preview && !dense_only)
-        for (Draw& draw : *draws) draw.proved = false;
+    if (e.preview.budget > 0) return sample_preview(e, hidden, count, rule, asked, draws);
+    std::vector<Answer> answers(count);
+    std::vector<int64_t> left;
+    const int64_t most = std::max<int64_t>(kRowQueries, std::min<int64_t>(kScanQueries, kHeldBytes / (4 * e.padded)));
+    for (int64_t start = 0; start < count; start += most) {
+        const int n = static_cast<int>(std::min(most, count - start));
+        const std::vector<float> x(hidden + start * e.dim, hidden + (start + n) * e.dim);
+        const AllEstimates scanned = estimate_all(e, {e.weight, e.kind, e.dim, e.base}, x.data(), start, n, asked);
+        std::vector<uint8_t> open(n);
+        const int inside = n < 2 * question.threads ? question.threads : 1;  // threads of one query
+        each_resolved(n, question.threads, inside > 1, [&](int64_t q) {
+            const int64_t row = start + q;
+            Answer& answer = answers[row];
+            answer.dense = true;
+            answer.bytes = static_cast<double>(e.vocab) * e.row_bytes() / n;
+            open[q] = 1;
+            if (scanned.usable[q] == 0) return;
+            Estimates all = estimates_of(e, scanned, q, row, hidden + row * e.dim, asked.beta);
+            open[q] = resolve_sample(e, all, asked, rule, inside, draws->data() + row * rule.n, answer) != Status::done;
+        });
+        for (int q = 0; q < n; ++q)
+            if (open[q]) left.push_back(start + q);
+    }
+    if (!left.empty()) finish_samples(e, hidden, left, asked, rule, *draws, answers);
     return answers;
 }
 
@@ -67,7 +71,7 @@ Status resolve_sample(const Executor& e, Estimates& all, const Question& questio
     if (rule.top_k == 0 && (rule.top_p < 1 || rule.min_p > 0)) return draw_filtered(e, all, question, rule, threads, draws, answer);
     if (rule.top_k > 0) {
         std::vector<Scored> best;
-        if (!find_best(e, all, question.k, threads, best, answer)) return Status::finish_densely;
+        if (!find_best(e, all, question.k, threads, best, answer)) return Status::scan_fully;
         const std::vector<Scored> kept = filtered(e, std::move(best), rule);
         for (int i = 0; i < rule.n; ++i) draws[i] = pick(e, kept, rule, all.row, i);
         return Status::done;
@@ -76,7 +80,7 @@ Status resolve_sample(const Executor& e, Estimates& all, const Question& questio
         std::vector<Keyed> first;
         Keys keys;
         keys.draw = static_cast<uint32_t>(i);
-        if (!best_keys(e, all, rule, 1, threads, keys, first, answer)) return Status::finish_densely;
+        if (!best_keys(e, all, rule, 1, threads, keys, first, answer)) return Status::scan_fully;
         if (!first.empty()) draws[i] = {first[0].id, first[0].z, first[0].key, true};
     }
     return Status::done;

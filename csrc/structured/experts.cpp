@@ -11,7 +11,6 @@ namespace headlong {
 namespace {
 
 constexpr double kUnit = 0x1p-53;
-constexpr double kClear = 0x1p-34;  // of a logit: no more moves a mass by what a nucleus by blocks leaves for rounding
 
 // What of eps an expert's own answer may use: the rounding of the gate counts twice in a log-probability, in its logit and in lse.
 // The same for all queries, as long as that is next to nothing: a query's answer should not go by who comes with it.
@@ -76,9 +75,8 @@ std::vector<Answer> Experts::ask(const Routed& routed, const Question& question)
         std::vector<double> x(rows.size() * width);
         for (size_t i = 0; i < rows.size(); ++i) std::copy_n(&routed.x[rows[i] * width], width, &x[i * width]);
         const int64_t n = static_cast<int64_t>(rows.size());
-        std::vector<Answer> found = asked.k > 0 ? readers[e].topk(x.data(), n, asked) : readers[e].lse(x.data(), n, asked);
+        std::vector<Answer> found = headlong::ask(*experts[e], x.data(), n, asked);
         for (size_t i = 0; i < rows.size(); ++i) {
-            if (asked.k == 0) found[i].best.clear();  // a search finds the best on the way to a normaliser; nobody has room for it
             for (Scored& s : found[i].best) s.id = ids[starts[e] + s.id];
             found[i].proved = found[i].proved && routed.routes[rows[i]].sure;
             answers[rows[i]] = std::move(found[i]);
@@ -157,51 +155,6 @@ std::vector<Draw> Experts::sample(const Routed& routed, const SampleRule& rule, 
         }
     });
     return draws;
-}
-
-bool Experts::draw_by_blocks(const Route& route, const double* x, double error, SampleRule rule, int threads, Answer* answer,
-                             std::vector<Draw>* draws) const {
-    const Reader& reader = readers[route.expert];
-    // What rounding does to g x decides no nucleus by blocks.
-    if (reader.blocks == nullptr || (rule.top_p < 1 && rule.top_k == 0 && !(error < kClear))) return false;
-    const int64_t* names = rule.names = ids + starts[route.expert];
-    rule.top_k = std::min(rule.top_k, size(route.expert));
-    if (!reader.draw(x, rule, threads, answer, draws)) return false;
-    for (Draw& draw : *draws) {
-        draw.id = names[draw.id];
-        draw.proved = draw.proved && route.sure;
-    }
-    return true;
-}
-
-std::vector<uint8_t> Experts::draw(const Routed& routed, const SampleRule& rule, int threads, std::vector<Answer>* answers,
-                                   std::vector<Draw>* draws) const {
-    const size_t count = routed.routes.size();
-    const bool plain = rule.top_k == 0 && rule.top_p >= 1 && !(rule.min_p > 0);
-    std::vector<uint8_t> done(count);
-    answers->assign(count, Answer{});
-    draws->assign(count * rule.n, Draw{});
-    const int together = std::max(1, std::min<int>(threads, static_cast<int>(count)));
-    Turns<size_t> next;
-    run_parallel(together, [&](int) {
-        std::vector<Draw> own;
-        for (size_t q = next++; q < count; q = next++) {
-            const Route& route = routed.routes[q];
-            const double* x = &routed.x[q * width];
-            Answer& answer = (*answers)[q];
-            Draw* mine = &(*draws)[q * rule.n];
-            SampleRule named = rule;
-            named.row0 += q;
-            done[q] = draw_by_blocks(route, x, routed.error[q], named, together == 1 ? threads : 1, &answer, &own);
-            if (done[q] != 0) std::copy(own.begin(), own.end(), mine);
-            if (done[q] != 0 || !plain) continue;
-            draw_from_all(route, x, named, mine);
-            answer.rows += size(route.expert);
-            answer.bytes += static_cast<double>(size(route.expert)) * experts[route.expert]->row_bytes();
-            done[q] = 1;
-        }
-    });
-    return done;
 }
 
 }  // namespace headlong

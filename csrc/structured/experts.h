@@ -1,7 +1,6 @@
 // A gate over executors: each query is read by the one expert that the gate picks, in one native call.
 #pragma once
 
-#include "by_blocks/plain_questions.h"
 #include "executor/executor.h"
 
 namespace headlong {
@@ -24,7 +23,6 @@ struct Routed {
 class Experts {
   public:
     std::vector<const Executor*> experts;
-    std::vector<Reader> readers;      // who answers for each of them: its executor, or a search over its blocks
     const float* gate = nullptr;      // [experts][width]
     const int64_t* ids = nullptr;     // [rows], ascending inside an expert
     const int64_t* starts = nullptr;  // [experts + 1]
@@ -46,17 +44,12 @@ class Experts {
     // draws [count][n]: argmax z / T + gumbel over the expert's classes.
     std::vector<Draw> sample(const Routed& routed, const SampleRule& rule, int threads) const;
 
-    // The same under filters, too, and by blocks where a query's expert has them; `answers` say what was read. Returns of each query whether
-    // it has its draws: under filters, it has those that blocks make.
-    std::vector<uint8_t> draw(const Routed& routed, const SampleRule& rule, int threads, std::vector<Answer>* answers, std::vector<Draw>* draws) const;
-
     int64_t size(int64_t expert) const { return starts[expert + 1] - starts[expert]; }
 
   private:
     Route choose(const double* x, double* scores) const;
     // One query's, whose row number is rule.row0.
     void draw_from_all(const Route& route, const double* x, const SampleRule& rule, Draw* draws) const;
-    bool draw_by_blocks(const Route& route, const double* x, double error, SampleRule rule, int threads, Answer* answer, std::vector<Draw>* draws) const;
     void all_logits(int64_t expert, const double* x, double* out) const;
 };
 

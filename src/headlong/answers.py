@@ -17,7 +17,7 @@ class Cost(NamedTuple):
     """What an answer took: exact rows scored and bytes read per query, rows finished densely, and the path that ran.
 
     ``rows [batch]`` int64, ``bytes [batch]`` float64 (bytes that several queries read together are divided among them),
-    ``dense [batch]`` bool, ``path`` such as ``"cascade/avx512vnni"``.
+    ``dense [batch]`` bool, ``path`` such as ``"codes/avx512vnni"``.
     """
 
     rows: Array

@@ -1,8 +1,8 @@
 """From a layer to an engine: arguments are checked, a method is chosen, an engine is built.
 
-``cascade`` proves ids from a quarter of the bytes, with calibration vectors often from a twentieth; only where a layer is so
-small that reading all of it takes microseconds is ``full`` the faster one. Which one is taken, and from which size on, is
-decided in ``engines/method_choice.py``. A method that promises nothing is never chosen for you.
+``codes`` reads a quarter of the bytes, with calibration vectors often a tenth; only where a layer is so small that reading all
+of it takes microseconds is ``full`` the faster one. Which one is taken, and from which size on, is decided in
+``engines/method_choice.py``. A method that promises nothing is never chosen for you.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from headlong.engines.adapting import Adapting
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
-from headlong.engines.contest import with_codes
+from headlong.engines.contest import by_the_clock
 from headlong.engines.device.build import on_device
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
 from headlong.engines.method import METHODS, Method, option_names
-from headlong.engines.method_choice import SHARED, bets, choose
-from headlong.engines.methods import adaptive, cascade, full, rotated, svd
+from headlong.engines.method_choice import choose
+from headlong.engines.methods import adaptive, codes, full, svd
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, differentiated, experts, screens, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
@@ -37,13 +37,13 @@ from headlong.number_checks import flag, real, whole
 from headlong.previews.expected_reads import held_out
 from headlong.promise import Promise
 
-BUILT_IN = (full.Full, cascade.Cascade, rotated.Rotated, svd.Svd, adaptive.Adaptive)
+BUILT_IN = (full.Full, codes.Coded, svd.Svd, adaptive.Adaptive)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
     screens.ScreensEngine,
 )  # fmt: skip
 
-ADAPTED = ("auto", "cascade")
+ADAPTED = ("auto", "codes")
 """Methods whose plan vectors choose and whose promise does not rest on them."""
 
 
@@ -80,16 +80,16 @@ def compile(
     ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
     ``delta``        for ids and log-probabilities together; 0: both are proved
     ``log_probs``    False: ids and logits alone are asked for, which reads less. A call may still name an ``eps``
-    ``calibration``  ``[n, dim]``, some thousands of hidden vectors like those of later queries. With them ``cascade`` reads
-                     less, and ``svd`` misses less. What is proved holds for every vector
+    ``calibration``  ``[n, dim]``, some thousands of hidden vectors like those of later queries. With them ``codes`` read
+                     less, and ``svd`` misses less. What is promised holds for every vector
     ``adapt``        True: the engine keeps copies of its first queries, compiles better and better plans from them in the
-                     background (some seconds each, in a thread of low priority) and uses them. For "auto" and "cascade".
+                     background (some seconds each, in a thread of low priority) and uses them. For "auto" and "codes".
                      Where the whole layer is read anyway, there is nothing to learn, and the plain engine comes back
     ``threads``      of every call; None: ``HEADLONG_THREADS``, else ``OMP_NUM_THREADS``, else all processors
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, which returns tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the device of the layer's weight
     The engine's ``promise`` says what it keeps, which may be more than was asked (``full`` proves everything).
-    A structured layer has one engine, that of its kind. Those of mixtures, blocks and experts take calibration vectors.
+    A structured layer has one engine, that of its kind, which takes no calibration vectors.
     """
     eps, delta = checked_eps(eps), real(delta, "delta", 0.0, 1.0)
     wanted = Promise(eps if flag(log_probs, "log_probs") else math.inf, delta, delta)
@@ -141,17 +141,15 @@ def _read(
     """The engine of one matrix, as chosen or as asked for."""
     name, reason = method, "asked for"
     if method == "auto":
-        name, reason = choose(layer, wanted)
+        name, reason = choose(layer, wanted, vectors is not None)
+    if name == "codes":
+        options = {"rotation": seed, **options}
     how: dict[str, Any] = {"threads": threads, "seed": seed, "builders": builders}
     engine = reading(layer, configured(name, options).aimed(wanted), wanted, vectors, reason=reason, **how)
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
-    if method == "auto" and engine.plan.levels and bets(wanted) and layer.vocab * layer.dim < SHARED:
-        reason = f"{engine.reason}; batches are read densely: a bet costs each query more than its share of that"
-        engine = engine.reading_densely(1, reason)
-    if method != "auto":
-        return engine
-    return with_codes(engine, vectors, wanted.delta, seed)
+    timed = method == "auto" and name == "codes"
+    return by_the_clock(engine, vectors, wanted, seed) if timed and vectors is not None else engine
 
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:
@@ -181,15 +179,13 @@ def _structured(
     """The engine of the layer's kind."""
     if method not in ("auto", layer.kind):
         raise OptionError(f"method is {method!r}; {named(layer)} is read by {layer.kind!r}, which is also its 'auto'")
-    engine, about = ENGINES[layer.kind], {}
-    if calibration is not None and not engine.calibrates:
-        raise OptionError(f"the {layer.kind} engine takes no calibration vectors; leave them out")
+    engine = ENGINES[layer.kind]
     if calibration is not None:
-        about["calibration"] = _vectors(calibration, layer.dim)
+        raise OptionError(f"the {layer.kind} engine takes no calibration vectors; leave them out")
     native.threads(threads)
     chosen = engine.Options(**known(layer.kind, engine.Options, options))
     reason = "asked for" if method == layer.kind else f"the engine for layers of the kind {layer.kind!r}"
-    return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason, **about)
+    return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason)
 
 
 def _vectors(calibration: Any, dim: int, vocab: int | None = None) -> Doubles:

@@ -4,7 +4,7 @@
 
     norms            ‖w_i‖ over the classes
     singular values  sqrt(eigenvalues of W^T W, or of W W^T where there are fewer classes than dimensions)
-    width            2 * radius_i(h): how wide an int8 look leaves the logit of class i, in nats
+    width            2 * radius_i(h): how wide a code of eight bits leaves the logit of class i, for certain, in nats
     candidates       rows that have to be scored exactly before the top k is proved
 
 Widths and candidates depend on the hidden vectors. Without any, isotropic ones are drawn and scaled until the median
@@ -25,12 +25,12 @@ from headlong.arrays import evenly
 from headlong.bench import expected
 from headlong.bench.measure import Progress
 from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
+from headlong.engines.base import Engine
+from headlong.engines.by_codes import CodesReader
 from headlong.engines.method_choice import choose
-from headlong.engines.reference.query import halves_of, radii
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
-from headlong.plan import Dense
-from headlong.previews.int8 import int8_plan
+from headlong.plan import MOST_SCORED
 from headlong.promise import Promise
 from headlong.report import plots
 from headlong.report.page import page
@@ -81,17 +81,24 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
         raise ShapeError("hidden has no rows; expected one or more vectors, or None for synthetic ones")
     queries = synthetic_hidden(layer, QUERIES) if hidden is None else checked_hidden(evenly(hidden, QUERIES), layer.dim)
     norms, singular, directions = spectrum(layer, progress)
-    engine = headlong.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads)
-    plan = int8_plan(layer, Dense(), threads=threads)
+    engine = headlong.compile(layer, "codes", eps=math.inf, delta=0.0, threads=threads, blocks=False)
     classes = evenly(np.arange(layer.vocab), CLASSES)
-    found = [np.minimum(2 * radii(plan.levels[0], halves_of(plan, row), classes), FLOAT32_MAX) for row in queries]
-    widths = np.stack(found).astype(np.float32)
+    widths = np.stack([widths_of(engine, row[None])[classes] for row in queries]).astype(np.float32)
     answered = [engine.topk(row[None], k=k, eps=math.inf).cost for row in queries]
     read = float(np.mean([cost.bytes[0] for cost in answered])) / (4 * layer.vocab * layer.dim)
     rows = np.array([cost.rows[0] for cost in answered])
     ranks = preview_ranks(layer, queries[:RANKED], directions)
     share = None if hidden is None or len(hidden) < ENOUGH * layer.dim else expected.energy(layer, hidden)
     return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks, share)
+
+
+def widths_of(engine: Engine, hidden: Doubles) -> Doubles:
+    """``[vocab]``: how wide the codes leave each logit of one query; nothing where all rows are read."""
+    reader = engine.executor
+    if not isinstance(reader, CodesReader):
+        return np.zeros(engine.layer.vocab)
+    radius = np.asarray(reader.codes.estimates(hidden, 0.0, 0)[1][0, : engine.layer.vocab], np.float64)
+    return np.minimum(2 * radius, FLOAT32_MAX)
 
 
 def preview_ranks(layer: Layer, hidden: Doubles, directions: Doubles) -> dict[int, NDArray[np.int64]]:
@@ -133,7 +140,7 @@ def tables(facts: Facts) -> list[ReportTable]:
     spread = [
         ("row norm ‖w‖", *(f"{value:.4g}" for value in np.percentile(facts.norms, PERCENTILES))),
         ("hidden norm ‖h‖", *(f"{v:.4g}" for v in np.percentile(np.linalg.norm(facts.hidden, axis=1), PERCENTILES))),
-        ("int8 interval, nats", *(f"{value:.3g}" for value in widths)),
+        ("interval of a code, nats", *(f"{value:.3g}" for value in widths)),
         (f"rows scored for a proved top {facts.k}", *(f"{v:,.0f}" for v in np.percentile(facts.candidates, PERCENTILES))),
     ]
     energy = np.cumsum(facts.singular**2) / max(float(np.sum(facts.singular**2)), 1e-300)
@@ -142,7 +149,7 @@ def tables(facts: Facts) -> list[ReportTable]:
     percentiles = ("smallest", "5%", "median", "95%", "largest")
     return [
         ReportTable(
-            "Spread", ("", *percentiles), tuple(spread), f"{len(facts.hidden)} {source}; int8 codes as cascade reads them."
+            "Spread", ("", *percentiles), tuple(spread), f"{len(facts.hidden)} {source}; codes of eight bits; proved."
         ),
         ReportTable("Singular values", ("the first", "the last of them", "share of the energy"), tuple(falling)),
         ReportTable("What would help", ("finding", "what to do"), tuple(advice(facts))),
@@ -152,21 +159,21 @@ def tables(facts: Facts) -> list[ReportTable]:
 def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     """What the numbers mean for the choice of a method."""
     layer, scored = facts.layer, float(np.median(facts.candidates)) / facts.layer.vocab
-    name, reason = choose(layer, DEFAULT)
+    name, reason = choose(layer, DEFAULT, calibrated=not facts.synthetic)
     yield from expectation(facts)
     yield f"compile takes '{name}'", reason
-    if name == "cascade":
-        left = f"int8 leaves {np.median(facts.candidates):,.0f} rows to score in the median"
-        if scored > Dense().share:
-            yield left, "such queries are read densely, as the engine finds out from a sample of the classes; tune measures it"
+    if name == "codes":
+        left = f"codes of eight bits leave {np.median(facts.candidates):,.0f} rows to score in the median, for a proof"
+        if scored > MOST_SCORED:
+            yield left, "such queries read all rows"
         else:
             yield left, f"ids are proved from {percent(min(facts.read, 1.0))} of the float32 bytes"
     energy = np.cumsum(facts.singular**2) / max(float(np.sum(facts.singular**2)), 1e-300)
     rank = int(np.searchsorted(energy, 0.9)) + 1
-    if name == "cascade" and rank <= layer.dim // 4:
+    if name == "codes" and rank <= layer.dim // 4:
         yield (
             f"90% of the energy is in {rank} of {layer.dim} directions",
-            "few bits of most coordinates are enough: calibration=hidden lets compile try rotated codes",
+            "few bits of most coordinates are enough: calibration=hidden lets compile try them",
         )
     peak = np.abs(facts.hidden).max(1) / np.maximum(np.linalg.norm(facts.hidden, axis=1), 1e-300)
     if float(np.median(peak)) > 0.5:
@@ -226,7 +233,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "row_norms": np.percentile(facts.norms, PERCENTILES).tolist(),
         "singular_values": facts.singular.tolist(),
         "synthetic_hidden": facts.synthetic,
-        "int8_widths": np.percentile(facts.widths, PERCENTILES).tolist(),
+        "widths": np.percentile(facts.widths, PERCENTILES).tolist(),
         "candidates": np.percentile(facts.candidates, PERCENTILES).tolist(),
         "read_share": facts.read,
         "preview_ranks": {str(width): np.percentile(found, PERCENTILES).tolist() for width, found in facts.ranks.items()},

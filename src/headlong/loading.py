@@ -88,7 +88,6 @@ def _load_structured(
     engine = ENGINES[kept.kind]
     try:
         options = engine.Options(**known(kept.kind, engine.Options, kept.options))
-        about = {} if kept.calibration is None else {"calibration": kept.calibration}
-        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason, **about)
+        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason)
     except ValueError as error:
         raise MalformedFileError(f"{os.fspath(path)}: {error}") from error

@@ -25,7 +25,7 @@ from headlong.engines.arguments import checked_hidden
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.previews.int8 import logits_of
+from headlong.previews.sums import logits_of
 
 Flags = NDArray[np.bool_]
 ROUNDINGS = ("bf16 output", "bf16 weights", "int8 weights", "Q6_K weights")

@@ -1,11 +1,8 @@
 """What an engine reads, in which order, and how wrong each look can be.
 
-For a query ``x = hidden @ rotation`` and a class ``i``::
-
-    estimate[i] = base[i] + <centre, hidden> + sum_s scale[s, i] * sum_{j in segment s} code[i, j] * x^[j]
-    radius[i]   = sum_r slack[r, i] * sum_{t on row r} factor_t * term_t(x)      |z[i] - estimate[i]| <= radius[i]
-
-A plan is arrays and numbers only, saved as it is. ``previews/`` builds plans; every executor (NumPy, native, GPU) runs them.
+Rotated codes of all classes, bounds on blocks of classes, the preview of a published method, or none of these: then every
+query reads all rows. A plan is arrays and numbers only, saved as it is. ``encode/`` and ``previews/`` build plans; every
+executor (NumPy, native) runs them.
 """
 
 from __future__ import annotations
@@ -25,75 +22,21 @@ CLASS_BLOCK = 64
 """Classes of one interleaved block, and what every per-class array is padded to."""
 NEIGHBOURS = 16
 """Classes that are bounded together, and nodes under one node above: ``kNeighbours`` of ``csrc/blocks/looks.h``."""
-ESTIMATE_ROUNDING = 2.0**-20
-"""An executor's float32 estimate is within this times (‖w^‖·‖x‖ + |base|) of its formula; the slack has to cover it."""
-DENSE_SHARE, SHORT = 0.25, 64
-"""The share of classes left open beyond which a query is read densely, a search given up; the most a counted search finds."""
-PLANES, MOST_PEAKS = 32512.0, 32
-"""Largest whole number of the two int8 planes in which a query is read, 256 * 127; how many peaks it may have (``Term``)."""
-TERM_KINDS = ("norm", "quantised", "rest", "peaks", "one")
-"""What a :class:`Term` may be; native code and kernels number them in this order (``csrc/executor/plan.h``)."""
+MOST_SCORED, SHORT = 0.25, 64
+"""The share of classes left open beyond which a query reads all rows, a search given up; the most a counted search finds."""
 
 
-class Term(NamedTuple):
-    """The query's half of one summand of the radius; ``row`` of the slack is the other (-1: the term's own position).
+class Preview(NamedTuple):
+    """SVD-softmax as published: ``columns`` of all classes are read, the ``rows`` best of them exactly.
 
-    ``together`` times ‖x[start:stop]‖ is no less than the length of the errors of all classes as one vector, as far as this
-    row of the slack bounds them (``rest``: this one and that of the ``peaks``); 0: not known. See ``previews/joint_error.py``.
-
-    ``kind`` names a number computed from ``x[start:stop]``:
-
-    ``"norm"``       ‖x‖
-    ``"quantised"``  ‖x - x^‖, what the executor lost by reading ``x`` in two int8 planes, segment by segment:
-                     x^ = step * rint(x / step), step = max|x| / 32512 of the segment
-    ``"rest"``       ‖x without its peaks‖
-    ``"peaks"``      Σ |x_j| over the peaks of x
-    ``"one"``        1
-
-    The peaks are the m largest |x_j|, m <= MOST_PEAKS and ceil(n / 4), n = stop - start, of least ``peaks + sqrt(n / 3) rest``:
-    a code is off by at most half a step per coordinate and by about ``step * sqrt(n / 12)`` in norm. Any choice is sound.
-    Triton tries none and all ``|x_j| > 2^(-i/2) max|x|``, i = 1 ... 8: at most 1.07 times the least where all of its peaks are
-    above ``max|x| / 16``, and ``1 + sqrt(n / 3) / 8`` times anywhere.
+    ``rotation``  ``[dim, width]`` float32: ``x = hidden @ rotation``
+    ``columns``   ``[vocab, width]`` float32; ``base [padded]`` float32, the bias: ``estimate = base + columns @ x``
     """
 
-    kind: str
-    start: int
-    stop: int
-    factor: float = 1.0
-    row: int = -1
-    together: float = 0.0
-
-
-class Level(NamedTuple):
-    """One look at the classes.
-
-    ``codes``   ``[blocks, bytes / 4, 64, 4]`` uint8, 64 classes side by side, the byte ``u`` meaning the integer ``u - 128``;
-                or three quarters of that, :func:`in_six_bits`; or a plain ``[vocab, width]`` float matrix (a published method's
-                preview)
-    ``layout``  ``((start, stop), ...)``: the coordinates of x read here, in this order
-    ``scale``   ``[segments, padded]`` float32; None for a float matrix
-    ``slack``   ``[rows, padded]`` float32, rounded up; None where no radius is known
-    ``terms``   the query halves, one or more for each row of ``slack``
-    """
-
-    codes: Array
-    layout: tuple[tuple[int, int], ...]
-    scale: Floats | None
-    slack: Floats | None
-    terms: tuple[Term, ...]
-
-
-class Dense(NamedTuple):
-    """Beyond ``batch`` queries, or once more than ``share`` of the classes are candidates, read all rows densely.
-
-    ``code_product``  an 8-bit code's product with a query beside one of a row, as compiled: batches are read by it everywhere
-    ``normalised``    queries beyond which calls that need a normaliser read all rows; 0: looks are mostly in vain
-    """
-
-    batch: float = math.inf
-    share: float = DENSE_SHARE
-    code_product: float = 0.5
-    normalised: float = math.inf
+    rotation: Floats
+    columns: Floats
+    base: Floats
+    rows: int
 
 
 class BoxLevel(NamedTuple):
@@ -204,37 +147,23 @@ class Codes(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How to read one matrix: ``rotation``, ``base``, ``centre``, one look at all classes, then exact rows.
+    """How to read one matrix; nothing: every query reads all rows.
 
-    ``rotation``  ``[dim, rotated]`` float16 or float32, or None
-    ``base``      ``[padded]`` float32: the bias
-    ``centre``    ``[dim]`` float64 or None: <centre, hidden> joins every estimate before any link
-    ``levels``    one; none: every query is read densely
-    ``budget``    None: stop at proof; N: score the N best estimates and stop (SVD-softmax as published)
-    ``blocks``    bounds on sixteen classes at once, where ids alone are asked for; None: every query looks at all classes
-    ``arrays``    what a method with a reader of its own keeps beside (the bandit's columns), by name
-    ``codes``     rotated codes, which answer what blocks do not; None: there are none
+    ``codes``    rotated codes, which answer what blocks do not
+    ``blocks``   bounds on sixteen classes at once, where ids alone are asked for
+    ``preview``  a published method's, which proves nothing
+    ``arrays``   what a method with a reader of its own keeps beside (the bandit's columns), by name
     """
 
-    rotation: Halves | Floats | None
-    base: Floats | None
-    centre: Array | None
-    levels: tuple[Level, ...]
-    budget: int | None = None
-    dense: Dense = Dense()
-    arrays: Mapping[str, Array] | None = None
-    blocks: Blocks | None = None
     codes: Codes | None = None
+    blocks: Blocks | None = None
+    preview: Preview | None = None
+    arrays: Mapping[str, Array] | None = None
 
     @property
     def looks(self) -> bool:
         """Whether classes are looked at before rows are read."""
-        return bool(self.levels) or self.codes is not None
-
-
-def slack_rows(terms: tuple[Term, ...]) -> tuple[int, ...]:
-    """Which row of the slack each term multiplies."""
-    return tuple(place if term.row < 0 else term.row for place, term in enumerate(terms))
+        return self.codes is not None or self.preview is not None
 
 
 def padded(vocab: int) -> int:
@@ -248,27 +177,6 @@ def interleave(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
     wide = np.full((padded(vocab), -(-width // 4) * 4), 128, np.uint8)
     wide[:vocab, :width] = rows
     return np.ascontiguousarray(wide.reshape(-1, CLASS_BLOCK, wide.shape[1] // 4, 4).transpose(0, 2, 1, 3))
-
-
-def in_six_bits(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """``[blocks, 4 n, 64, 4] -> [blocks, 3 n, 64, 4]`` of codes from -32 to 31: the lower four bits of two words each, and the
-    upper two of four."""
-    words = (codes - np.uint8(96)).reshape(len(codes), -1, 4, CLASS_BLOCK, 4)
-    low, high = words & 15, words >> 4
-    runs = (low[:, :, 0] | low[:, :, 1] << 4, low[:, :, 2] | low[:, :, 3] << 4,
-            high[:, :, 0] | high[:, :, 1] << 2 | high[:, :, 2] << 4 | high[:, :, 3] << 6)  # fmt: skip
-    return np.ascontiguousarray(np.stack(runs, axis=2).reshape(len(codes), -1, CLASS_BLOCK, 4))
-
-
-def in_bytes(codes: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
-    """Interleaved codes of ``width`` coordinates, a byte each: as they are, or from six bits."""
-    words = -(-width // 4)
-    if codes.shape[1] == words:
-        return codes
-    runs = codes.reshape(len(codes), -1, 3, CLASS_BLOCK, 4)
-    low = (runs[:, :, 0] & 15, runs[:, :, 0] >> 4, runs[:, :, 1] & 15, runs[:, :, 1] >> 4)
-    found = [part | (runs[:, :, 2] >> 2 * place & 3) << 4 for place, part in enumerate(low)]
-    return (np.stack(found, axis=2) + np.uint8(96)).reshape(len(codes), words, CLASS_BLOCK, 4)
 
 
 def deinterleave(codes: NDArray[np.uint8], vocab: int) -> NDArray[np.uint8]:

@@ -1,7 +1,6 @@
 """Which plan reads this layer fastest here: measured on hidden vectors, not guessed.
 
     chosen = argmin over plans of   median seconds of one query        among those that kept the promise on held-out vectors
-    batch  = the largest batch that the chosen plan answers no slower than a dense pass
 
 The vectors are split in the order they came, since neighbours are often alike: the first ones calibrate every plan, the last
 ones are asked, and no plan has seen them. Plans meet in pairs, interleaved, the best so far against the next one, so that
@@ -14,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,13 +29,12 @@ from headlong.engines.base import Engine
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.report.tuning import Crossing, Report, Trial, crossover, reasons
+from headlong.report.tuning import Report, Trial, reasons
 
 HELD, FEWEST = 128, 16
 """Held-out vectors at most, and vectors at all at least; a quarter of the vectors is held out."""
 BITS = (2.6, 3.5, 4.5, 6.0, 8.0)
 """Of a coordinate on average, of the rotated codes that are tried."""
-BATCHES = (2, 4, 8, 16, 32, 64)
 NEAR = 0.97
 """A challenger has to be this much faster: what is alike stays with what was tried first."""
 TIE = 1e-9
@@ -84,9 +82,9 @@ def tune(
         contest = _tournament(task, progress or silent)
         assert contest.best is not None
         chosen, engine = contest.best
-        crossings = tuple(_crossings(task, engine))
-    report = Report(tuple(contest.trials), chosen.name, crossings, crossover(crossings), len(held), count)
-    return _finished(engine, report), report
+    report = Report(tuple(contest.trials), chosen.name, len(held), count)
+    engine.reason = "\n".join(reasons(report))
+    return engine, report
 
 
 class _Contest:
@@ -97,7 +95,7 @@ class _Contest:
         self.trials: list[Trial] = []
         self.best: tuple[Trial, Engine] | None = None
 
-    def meet(self, name: str, method: str = "cascade", **options: Any) -> Trial:
+    def meet(self, name: str, method: str, **options: Any) -> Trial:
         engine, took = _built(self.task, method, options)
         trial = _judged(self.task, name, options, engine, took)
         if self.best is None:
@@ -109,14 +107,13 @@ class _Contest:
         self.trials.append(trial)
         if self.best is None or (trial.kept, -trial.seconds) > (self.best[0].kept, -self.best[0].seconds * NEAR):
             self.best = trial, engine
-        self.progress(len(self.trials), len(BITS) + 2)
+        self.progress(len(self.trials), len(BITS) + 1)
         return trial
 
 
 def _tournament(task: Task, progress: Progress) -> _Contest:
-    """int8 codes, rotated codes of fewer and of more bits, no codes."""
+    """Rotated codes of fewer and of more bits, no codes."""
     contest = _Contest(task, progress)
-    contest.meet("int8")
     for bits in BITS if task.layer.dim >= LEAST_DIM else ():
         contest.meet(f"rotated codes of {bits:g} bits", "codes", bits=bits)
     contest.meet("full", "full")
@@ -138,8 +135,7 @@ def _judged(task: Task, name: str, options: dict[str, Any], engine: Engine, took
     wrong = int((np.abs(np.sort(true, axis=1)[:, ::-1] - task.truth.log_probs) > TIE).any(axis=1).sum())
     worst = float(np.abs(top.log_probs - true).max()) if math.isfinite(engine.promise.eps) else math.inf
     single = [engine.topk(row[None], task.k).cost for row in task.held[:FEWEST]]
-    plan = engine.plan
-    looks = sum(array.nbytes for array in (*(level.codes for level in plan.levels), *(plan.codes or ())[:1])) / 2**20
+    looks = 0.0 if engine.plan.codes is None else engine.plan.codes.tiles.nbytes / 2**20
     # A rate of failures that a promise of this many queries could hardly show is taken for kept.
     allowed = engine.promise.delta_ids * len(task.held) + 3 * math.sqrt(engine.promise.delta_ids * len(task.held))
     return Trial(
@@ -159,22 +155,6 @@ def _contest(queries: Doubles, engines: dict[str, Engine], k: int, batch: int) -
     return [float(np.median(timing.seconds)) for timing in measure.contest(field, queries, batch, SHORT)]
 
 
-def _crossings(task: Task, engine: Engine) -> Iterator[Crossing]:
-    """The chosen plan and a dense pass, batch by batch."""
-    if not engine.plan.levels or engine.plan.codes is not None:
-        return
-    dense = engine.reading_densely(0)
-    for size in (size for size in BATCHES if size <= len(task.held)):
-        ours, theirs = _contest(task.held, {"chosen": engine, "dense": dense}, task.k, size)
-        yield Crossing(size, ours / size, theirs / size)
-
-
-def _finished(engine: Engine, report: Report) -> Engine:
-    """The chosen engine with the measured crossover in its plan and the reasons beside it."""
-    crossing = engine.plan.levels and engine.plan.codes is None
-    return engine.reading_densely(report.batch if crossing else engine.plan.dense.batch, "\n".join(reasons(report)))
-
-
 def as_record(report: Report, engine: Engine) -> dict[str, Any]:
     """JSON for programs; infinite numbers are null."""
 
@@ -188,8 +168,6 @@ def as_record(report: Report, engine: Engine) -> dict[str, Any]:
         "promise": str(engine.promise),
         "chosen": report.chosen,
         "held": report.held,
-        "dense beyond batch": report.batch if math.isfinite(report.batch) else None,
         "trials": [plain(trial) for trial in report.trials],
-        "crossings": [plain(crossing) for crossing in report.crossings],
         "runs": [],
     }

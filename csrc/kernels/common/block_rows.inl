@@ -65,29 +65,6 @@ inline void block_q6_k(const uint8_t* block, float* out) {
     }
 }
 
-// Codes of six bits as those of eight that scans take: four words of 64 classes lie in three runs of bytes, the lower four bits of two
-// words each and the upper two of all.
-void six_bits_of(const uint8_t* from, int64_t words, uint8_t* to) {
-    typedef uint64_t V __attribute__((vector_size(LANES * 4)));
-    constexpr int64_t kWord = 4 * kBlock, kStep = sizeof(V);
-    const auto each = [](uint8_t byte) { return V{} + 0x0101010101010101u * byte; };
-    const auto put = [&](uint8_t* out, V low, V high) {
-        const V code = (low | high) + each(96);
-        std::memcpy(out, &code, sizeof code);
-    };
-    for (int64_t w = 0; w < words; w += 4, from += 3 * kWord, to += 4 * kWord)
-        for (int64_t j = 0; j < kWord; j += kStep) {
-            V first, second, high;
-            std::memcpy(&first, from + j, sizeof first);
-            std::memcpy(&second, from + kWord + j, sizeof second);
-            std::memcpy(&high, from + 2 * kWord + j, sizeof high);
-            put(to + j, first & each(15), high << 4 & each(48));
-            put(to + kWord + j, first >> 4 & each(15), high << 2 & each(48));
-            put(to + 2 * kWord + j, second & each(15), high & each(48));
-            put(to + 3 * kWord + j, second >> 4 & each(15), high >> 2 & each(48));
-        }
-}
-
 void row_floats_of(const void* row, Kind kind, int64_t dim, float* out) {
     const uint8_t* from = static_cast<const uint8_t*>(row);
     if (kind == Kind::scaled) {

@@ -7,7 +7,7 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
                       Kernels::Sums* sums) {
     for (int64_t start = 0; start < n; start += kPiece) {
         int64_t stop = start + kPiece < n ? start + kPiece : n;
-        F lows = F{}, highs = F{}, all = F{}, moves = F{};
+        F lows = F{}, highs = F{}, all = F{};
         I beyond = I{};
         for (int64_t i = start; i < stop; i += LANES) {
             F e = load(est + i), r = load(rad + i);
@@ -18,12 +18,10 @@ void two_exponentials(const float* est, const float* rad, int64_t n, Link link, 
             highs += vexp(upper - shift);
             beyond |= upper - shift > splat(87.f);
             all += term;
-            moves += pick(term > F{}, term * vmin(upper - middle, splat(88.f)), F{});
         }
         sums->low += sum_lanes(lows);
         sums->high += any(beyond) ? kInfinity : sum_lanes(highs);
         sums->centre += sum_lanes(all);
-        sums->moved += sum_lanes(moves);
     }
 }
 
@@ -56,7 +54,6 @@ void interval_sums_of(const float* est, const float* rad, int64_t n, float most,
     sums->low += sum * std::exp(-moved / sum);
     sums->high += sum + moved * (top > 0 ? std::expm1(top) / top : 1.0);
     sums->centre += sum;
-    sums->moved += moved;
 }
 
 // No term is further from the middle than its gap: the exponential is convex, so that upwards is farther than downwards,
@@ -86,27 +83,6 @@ double gaps_of(const float* est, const float* rad, int64_t n, Link link, float b
         sum += sum_lanes(all);
     }
     return sum;
-}
-
-void below_of(const float* mass, const float* high, const float* rad, const float* other, int64_t n, float edge, Kernels::Below* sums) {
-    F all = F{}, square = F{}, beside = F{}, others = F{}, worst = F{};
-    for (int64_t i = 0; i < n; i += LANES) {
-        const F up = load(high + i), m = load(mass + i), none = F{};
-        const I in = up < splat(edge), there = in & (m >= splat(kLeastMass));
-        const F q = pick(there, m, none), r = pick(there, load(rad + i), none), b = pick(there, load(other + i), none);
-        const F end = pick(in, up, none), own = pick(there, up, none), series = q * (r * (r * (1.f / 24) + 1.f / 6) + 0.5f) + r * r * r * (1.f / 120) * own;
-        const F bent = pick(r > splat(2.f), (own - q - q * r) / (r * r), series);  // where little cancels
-        all += q;
-        square += q * q;
-        beside += pick(there, q * b, end);
-        others += b * b;
-        worst = vmax(worst, bent);
-    }
-    sums->mass += sum_lanes(all);
-    sums->square += sum_lanes(square);
-    sums->other += sum_lanes(beside);
-    sums->others += sum_lanes(others);
-    for (int l = 0; l < LANES; ++l) sums->worst = worst[l] > sums->worst ? worst[l] : sums->worst;
 }
 
 // What each class adds to the sum that is to have a sign, and how much less it may add: see sampling/nucleus_from_intervals.cpp.
@@ -143,13 +119,4 @@ double sides_of(const float* est, const float* rad, int64_t n, Link link, float 
     double total = 0;
     for (int i = 0; i < LANES / 2; ++i) total += sum[i];
     return total;
-}
-
-void interval_exps_of(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float* low,
-                      float* high) {
-    for (int64_t i = 0; i < n; i += LANES) {
-        F e = load(est + i), r = load(rad + i);
-        store(low + i, vexp(vlink(link, e - r) * beta - shift));
-        store(high + i, vexp(vlink(link, e + r) * beta - shift));
-    }
 }

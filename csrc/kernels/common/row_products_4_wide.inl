@@ -61,59 +61,6 @@ void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const f
     of(rows, dim, count, x, n, out, stride);
 }
 
-template <Kind K>
-void widen(const void* rows, int64_t n, float* out) {
-    int64_t j = 0;
-    for (; j + 4 <= n; j += 4) store(out + j, load4<K>(rows, j));
-    for (; j < n; ++j) out[j] = one_float(rows, K, j);
-}
-
-// R rows x 16 queries.
-template <int R>
-void tile_some(const float* rows, int64_t dim, const float* xt, int padded, float* out) {
-    constexpr int kVectors = 4;
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < kVectors; ++v) store(out + r * padded + v * 4, F{});
-    for (int64_t start = 0; start < dim; start += kTileChunk) {
-        const int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
-        F sum[R][kVectors];
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v) sum[r][v] = F{};
-        for (int64_t j = start; j < stop; ++j) {
-            F x[kVectors];
-#pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v) x[v] = load(xt + j * padded + v * 4);
-#pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                const F w = splat(rows[r * dim + j]);
-#pragma GCC unroll 4
-                for (int v = 0; v < kVectors; ++v) sum[r][v] = fused(w, x[v], sum[r][v]);
-            }
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-            for (int v = 0; v < kVectors; ++v) {
-                float* to = out + r * padded + v * 4;
-                store(to, load(to) + sum[r][v]);
-            }
-    }
-}
-
-void dense_tile(const void* rows, Kind kind, int64_t dim, int64_t count, const float* xt, int padded, float* scratch, float* out) {
-    const float* wide = scratch;
-    if (kind == Kind::f32) wide = static_cast<const float*>(rows);
-    else if (kind == Kind::f16) widen<Kind::f16>(rows, count * dim, scratch);
-    else widen<Kind::bf16>(rows, count * dim, scratch);
-    for (int q = 0; q < padded; q += 16) {
-        int64_t r = 0;
-        for (; r + 4 <= count; r += 4) tile_some<4>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
-        for (; r < count; ++r) tile_some<1>(wide + r * dim, dim, xt + q, padded, out + r * padded + q);
-    }
-}
-
 // Eight sums, as block_some has them: coordinate j joins the sum j % 8.
 template <Kind K>
 double dot_one(const char* row, int64_t dim, const double* x) {

@@ -41,14 +41,14 @@ class Winners(NamedTuple):
 def winners(layer: Layer, progress: Progress = silent, most: int = 200) -> Winners:
     """Which classes some hidden vector puts first, strictly.
 
-    Each class is looked for from its own centred row, by steps away from whatever wins instead (a perceptron); the cascade
+    Each class is looked for from its own centred row, by steps away from whatever wins instead (a perceptron); an engine
     says with proof who wins. Up to ``most`` classes that were not found are decided by linear programs (SciPy's HiGHS, to
     1e-7). Raises MissingPackageError where a program is needed and SciPy is not there.
     """
     if most < 0:
         raise OptionError(f"most = {most}; expected 0 or a number of classes")
     plain = Layer(layer.weight, layer.bias)
-    engine = headlong.compile(plain, "cascade", eps=math.inf, delta=0.0)
+    engine = headlong.compile(plain, "codes", eps=math.inf, delta=0.0)
     weight = np.asarray(layer.weight, np.float64)
     found = np.zeros(layer.vocab, bool)
     left = np.arange(layer.vocab)

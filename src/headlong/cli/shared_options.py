@@ -20,7 +20,7 @@ HiddenFile = Annotated[str, typer.Argument(metavar="HIDDEN", help=VECTORS)]
 MaybeHidden = Annotated[str | None, typer.Argument(metavar="[HIDDEN]", help=VECTORS)]
 Weight = Annotated[str | None, typer.Option(help="Name of the weight tensor; default: the usual names are tried.")]
 Bias = Annotated[str | None, typer.Option(help="Name of the bias tensor; '': no bias.")]
-Method = Annotated[str, typer.Option(help="How a layer is read: auto, full, cascade, codes, svd or adaptive.")]
+Method = Annotated[str, typer.Option(help="How a layer is read: auto, full, codes, svd or adaptive.")]
 MethodOption = Annotated[
     list[str] | None, typer.Option("--option", help="An option of the method, name=value: docs/cli.md lists them.")
 ]

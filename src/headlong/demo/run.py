@@ -192,7 +192,7 @@ def contest(trained: Trained, settings: Settings, stage: Stage) -> dict[str, Any
 
 def examples(trained: Trained, threads: int, count: int = SHOWN) -> ReportTable:
     """What the layer says next in held-out text: the best words with proved ids and probabilities."""
-    engine = headlong.compile(Layer(trained.weight, trained.bias), "cascade", eps=0.01, delta=0.0, threads=threads)
+    engine = headlong.compile(Layer(trained.weight, trained.bias), "codes", eps=0.01, delta=0.0, threads=threads)
     rows = _readable(trained, count)
     top = engine.topk(trained.hidden[rows], k=4)
     lines = []

@@ -7,7 +7,7 @@ import numpy as np
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.previews.blocks.choice import stand_ins
-from headlong.previews.int8 import mean_row
+from headlong.previews.sums import mean_row
 from headlong.previews.whitening import Directions, directions
 
 LEAST_DIM = 16

@@ -10,16 +10,26 @@ become segments.
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 import numpy as np
 
+from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import CODE_BITS, Segment
+from headlong.promise import Promise
 
 BLOCK = 32
 """Coordinates that share their bits: the scan reads whole groups of as many."""
 MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349, 6: 0.00104, 8: 0.0000929}
 """Of the error of the best uniform code of so many bits of a Gaussian of variance one (Max, 1960)."""
 MOST_SEGMENTS = 4
+BITS, REST = (2.6, 4.5), 5
+"""Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised: that or
+eight."""
+TURNED = 512
+"""Coordinates of a rotation: larger ones take long to make."""
 LED = 0.7
 """Of the energy, in the coordinates of two planes."""
 
@@ -60,6 +70,28 @@ def led_by_eight(energy: Doubles, bits: int) -> tuple[Segment, ...]:
     most = max(BLOCK, len(energy) // 4 // BLOCK * BLOCK)
     lead = min(most, (int(np.searchsorted(np.cumsum(energy), LED * energy.sum())) // BLOCK + 1) * BLOCK)
     return (Segment(0, lead, 8, 2), Segment(lead, len(energy), bits))
+
+
+def uniform(layer: Layer) -> tuple[Segment, ...]:
+    """Eight bits of every coordinate, or six where rows are stored in less than a byte a weight: codes are to take no more
+    memory than those. In runs of :data:`TURNED` coordinates."""
+    dim, bits = layer.dim, most_bits(layer)
+    edges = [*range(0, dim - TURNED // 2, TURNED), dim] if dim > TURNED else [0, dim]
+    return tuple(Segment(start, stop, bits) for start, stop in pairwise(edges))
+
+
+def most_bits(layer: Layer) -> int:
+    """Of a code: see :func:`uniform`."""
+    return 6 if layer.row_bytes < layer.dim else 8
+
+
+def plausible(layer: Layer, energy: Doubles, wanted: Promise) -> list[tuple[Segment, ...]]:
+    """The lists that are worth a trial, for ids alone or for normalisers: few bits, where a scan is bound by memory, and more,
+    where scoring rows is dear."""
+    if math.isinf(wanted.eps):
+        return [by_water_filling(energy, bits) for bits in BITS]
+    found = [led_by_eight(energy, bits) for bits in (REST, most_bits(layer))]
+    return found if found[0] != found[1] else found[:1]
 
 
 def merged(runs: list[Segment]) -> tuple[Segment, ...]:

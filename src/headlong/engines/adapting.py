@@ -107,7 +107,6 @@ class Adapting(WatchedVerbs, Changeable):
     kept = passing(Engine.kept)
     check = passing(Engine.check)
     every_class = passing(Engine.every_class)
-    reading_densely = passing(Engine.reading_densely)
 
     @property
     def now(self) -> Engine:

@@ -48,7 +48,7 @@ from headlong.links import Affine, lowering_error
 from headlong.native import Doubles
 from headlong.number_checks import real
 from headlong.plan import Plan
-from headlong.previews.int8 import logits_of
+from headlong.previews.sums import logits_of
 from headlong.promise import Promise
 
 LONGEST = 1e30
@@ -83,7 +83,7 @@ class Engine(Changeable, Common):
         level = native.isa()
         link = layer.link.lowered()
         self._executor: native.Executor = (
-            Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))
+            Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan.preview))
             if level == native.REFERENCE
             else native.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
@@ -94,7 +94,7 @@ class Engine(Changeable, Common):
         if plan.blocks is not None:
             self._executor = BlockReader(layer, plan, self._executor, float(norms.max()))
         self._path = f"{method.name}/{self._executor.isa}"
-        self._direct = direct(self._executor, layer.link, plan, promise, self._chance, threads, self._path)
+        self._direct = direct(self._executor, layer.link, promise, self._chance, threads, self._path)
 
     @property
     def name(self) -> str:
@@ -140,9 +140,9 @@ class Engine(Changeable, Common):
             return answer_as(found, asked.form)
         aim = aimed(eps, self.promise, asked.form)
         logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
-            asked.hidden, k, aim, asked.mask, self._dense(asked, aim), native.threads(self._threads), *self._chance
+            asked.hidden, k, aim, asked.mask, native.threads(self._threads), *self._chance
         )
-        found = TopK(log_probs, ids, logits, lse, error, self._proved(proved, cost[2]), self._cost(*cost))
+        found = TopK(log_probs, ids, logits, lse, error, proved, self._cost(*cost))
         return answer_as(found, asked.form)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
@@ -159,9 +159,7 @@ class Engine(Changeable, Common):
         threads = native.threads(self._threads)
         logits = self._executor.logits(asked.hidden, chosen, threads)
         aim = aimed(eps, self.promise, asked.form)
-        lse, error, rows, read, dense = self._executor.lse(
-            asked.hidden, aim, None, self._dense(asked, aim), threads, *self._chance
-        )
+        lse, error, rows, read, dense = self._executor.lse(asked.hidden, aim, None, threads, *self._chance)
         log_probs = self.layer.link(logits) - lse[:, None]
         count = chosen.shape[1]
         cost = self._cost(rows + count, read + count * self._row_bytes, dense)
@@ -181,7 +179,7 @@ class Engine(Changeable, Common):
             return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.form)
         aim = aimed(eps, self.promise, asked.form)
         lse, error, *cost = self._executor.lse(
-            asked.hidden, aim, asked.mask, self._dense(asked, aim), native.threads(self._threads), *self._chance
+            asked.hidden, aim, asked.mask, native.threads(self._threads), *self._chance
         )
         return answer_as(Lse(lse, error, self._cost(*cost)), asked.form)
 
@@ -214,12 +212,11 @@ class Engine(Changeable, Common):
             asked.hidden,
             *filters[:-1],
             asked.mask,
-            self._dense(asked),
             native.threads(self._threads),
             filters.class0,
             *self._chance,
         )
-        return answer_as(Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost)), asked.form)
+        return answer_as(Sample(ids, logits, score, proved, self._cost(*cost)), asked.form)
 
     @property
     def _rule_for_each_row(self) -> bool:  # type: ignore[override]
@@ -233,7 +230,7 @@ class Engine(Changeable, Common):
         ids, logits, score, proved, *cost = reader.sample_each(
             hidden, n, rules, mask, native.threads(self._threads), class0, self._chance[1]
         )
-        return Sample(ids, logits, score, self._proved(proved, cost[2][:, None]), self._cost(*cost))
+        return Sample(ids, logits, score, proved, self._cost(*cost))
 
     def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
         """The normaliser of ``f(z) / temperature``: without a bias that of ``hidden / temperature``, by the same plan."""
@@ -258,7 +255,7 @@ class Engine(Changeable, Common):
             raise OptionError(f"the layer's link is {link}; expected a scale and shift, which a temperature can join")
         scale = real(value, "temperature", *RANGES["temperature"])
         layer = Layer(self.layer.weight, self.layer.bias, Affine(link.scale / scale, link.shift / scale), name=self.layer.name)
-        promise = self.promise._replace(delta=0.0) if self.promise.delta_ids == 0 else self.promise
+        promise = self.promise
         return Engine(
             layer, self.method, self.plan, self.norms, promise,
             threads=self._threads, seed=self.seed, stamp=self._stamp, watch=self._watch,
@@ -293,18 +290,10 @@ class Engine(Changeable, Common):
                 "weights; compile it again, or let the layer take a copy: Layer(..., copy=True)"
             )
 
-    def reading_densely(self, beyond: float, reason: str | None = None) -> Engine:
-        """The same engine with another batch beyond which every row is read (0: always), and its own reason."""
-        plan = self.plan._replace(dense=self.plan.dense._replace(batch=beyond))
-        if plan.blocks is not None and math.isfinite(beyond):  # all rows, not those that blocks leave
-            few = int(min(beyond, plan.blocks.batch))
-            plan = plan._replace(blocks=plan.blocks._replace(batch=few, together=0))
-        return self._by(plan, self._threads, self.reason if reason is None else reason)
-
-    def with_plan(self, plan: Plan, delta: float, reason: str) -> Engine:
-        """The same layer by another plan, whose answers by codes may fail with ``delta``."""
-        promise = self.promise if plan.codes is None else self.promise._replace(delta=delta, delta_ids=delta)
-        parts = self.layer, self.method, plan, self.norms, promise
+    def with_plan(self, plan: Plan, wanted: Promise, reason: str, method: Method | None = None) -> Engine:
+        """The same layer by another plan, and by another method where one is given, which keeps what it can of ``wanted``."""
+        chosen = self.method if method is None else method
+        parts = self.layer, chosen, plan, self.norms, chosen.promise(wanted, plan)
         return Engine(*parts, threads=self._threads, seed=self.seed, reason=reason, stamp=self._stamp, watch=self._watch)
 
     def _alone(self) -> Engine:
@@ -316,30 +305,17 @@ class Engine(Changeable, Common):
         return Engine(*parts, threads=threads, seed=self.seed, reason=reason, stamp=self._stamp, watch=self._watch)
 
     def __repr__(self) -> str:
-        layer, dense = self.layer, self.plan.dense
-        codes = [level.codes for level in self.plan.levels] + ([] if self.plan.codes is None else [self.plan.codes.tiles])
-        looks = sum(array.nbytes for array in codes)
-        storage = f"{looks / 2**20:.1f} MiB of previews, " if looks else ""
-        crossover = "" if not self.plan.levels or self.plan.budget else f"dense from {dense.share:.0%} candidates, "
-        if looks and math.isfinite(dense.batch):
-            crossover += f"dense beyond batch {dense.batch:g}, "
-        crossover += "dense for normalisers, " if dense.normalised == 0 else ""
+        layer, plan = self.layer, self.plan
+        looks = 0 if plan.codes is None else plan.codes.tiles.nbytes
+        looks += 0 if plan.preview is None else plan.preview.columns.nbytes
+        storage = f"{looks / 2**20:.1f} MiB of codes, " if looks else ""
         return (
             f"Engine({self.method.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {storage}"
-            f"{self.promise}, {crossover}kernel {self._executor.isa})"
+            f"{self.promise}, kernel {self._executor.isa})"
         )
 
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
-
-    def _proved(self, proved: Array, dense: Array) -> NDArray[np.bool_]:
-        """Radii that hold with a probability prove nothing; a dense pass does."""
-        return proved if self.promise.delta_ids == 0 or self.plan.codes is not None else np.asarray(proved & dense)
-
-    def _dense(self, asked: Asked, eps: float = math.inf) -> bool:
-        dense = self.plan.dense
-        most = dense.batch if math.isinf(eps) else min(dense.batch, dense.normalised)
-        return len(asked.hidden) > most
 
     def _listed(self, asked: Asked) -> ListedClasses:
         assert asked.mask is not None

@@ -15,9 +15,8 @@ import numpy as np
 from headlong import native
 from headlong.arrays import LEAST_LARGE, Array, large_empty
 from headlong.engines.base import Engine
-from headlong.engines.method import METHODS, Method
-from headlong.engines.method_choice import choose
-from headlong.errors import NonFiniteError, OptionError
+from headlong.engines.method import Method
+from headlong.errors import NonFiniteError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.plan import Plan
@@ -29,10 +28,6 @@ LIBRARY = (
 )
 LINE = 64
 """Bytes from whose multiples every array of a plan begins: a line of the cache."""
-READERS = ("auto", "full", "cascade")
-"""What may read a matrix of a structured layer: those that prove their answers."""
-
-
 def reading(
     layer: Layer,
     reader: Method,
@@ -50,14 +45,13 @@ def reading(
     """
     count = native.threads(threads) if builders is None else builders
     norms = checked_norms(layer, count)
-    promise = reader.promise(wanted)
     try:
-        plan = reader.plan(layer, vectors, count, promise)
+        plan = reader.plan(layer, vectors, count, wanted)
     except np.linalg.LinAlgError as error:
         raise NonFiniteError(f"no basis for the layer was found ({error}); {LIBRARY}") from error
     check_numbers(plan)
     plan = in_large_pages(plan)
-    return Engine(layer, reader, plan, norms, promise, threads=threads, seed=seed, reason=reason)
+    return Engine(layer, reader, plan, norms, reader.promise(wanted, plan), threads=threads, seed=seed, reason=reason)
 
 
 def in_large_pages(plan: Plan) -> Plan:
@@ -118,20 +112,10 @@ def checked_norms(layer: Layer, threads: int) -> Floats:
 
 def check_numbers(plan: Plan) -> None:
     """NonFiniteError where a plan of finite numbers came out with NaN: comparisons with it have no order, and radii no end."""
-    named = {"rotation": plan.rotation, "base": plan.base, "centre": plan.centre}
-    for number, level in enumerate(plan.levels):
-        named |= {f"scale of level {number}": level.scale, f"slack of level {number}": level.slack}
+    named: dict[str, Array] = {} if plan.preview is None else {"preview": plan.preview.columns}
+    if plan.codes is not None:
+        named |= {"rotation": plan.codes.rotation, "bounds": plan.codes.bounds}
     small = {name: array for name, array in (plan.arrays or {}).items() if array.dtype == np.float64}
     for name, array in (named | small).items():
-        if array is not None and np.isnan(array).any():
+        if np.isnan(array).any():
             raise NonFiniteError(f"the {name} of the plan came out with NaN, though layer and vectors are finite; {LIBRARY}")
-
-
-def part(
-    layer: Layer, method: str, wanted: Promise, *, threads: int | None, seed: int, vectors: Doubles | None = None
-) -> Engine:
-    """The engine of one matrix of a structured layer; ``vectors`` are what it is asked for, and choose its plan."""
-    if method not in READERS:
-        raise OptionError(f"parts is {method!r}; expected one of {', '.join(READERS)}")
-    name, reason = choose(layer, wanted) if method == "auto" else (method, "asked for")
-    return reading(layer, METHODS[name](), wanted, vectors, threads=threads, seed=seed, reason=reason)

@@ -1,4 +1,4 @@
-"""An executor whose ids come from bounds on blocks of classes, and all else from a look at every class.
+"""An executor whose ids come from bounds on blocks of classes, and all else from a scan of every class.
 
     topk(eps=inf), sample(top_k=...), sample(min_p=...)      need no normaliser: blocks first
     topk, lse within eps      where few classes have all the mass: those that reach ``lse - log V + log(e^(2 eps) - 1)`` are
@@ -24,7 +24,7 @@ from headlong.engines.by_codes import CodesReader
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
 from headlong.engines.reference.block_nucleus import nucleus_reached
 from headlong.engines.reference.block_reach import Reach, reached, within
-from headlong.engines.reference.block_samples import Rule, named, samples
+from headlong.engines.reference.block_samples import Rule, samples
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.search_trial import finish
@@ -32,7 +32,7 @@ from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
 from headlong.links import Link, evaluated
 from headlong.native import Doubles, Mask
-from headlong.plan import Plan
+from headlong.plan import MOST_SCORED, Plan
 
 Answer = tuple[NDArray[Any], ...]
 Ids = NDArray[np.int64]
@@ -49,17 +49,16 @@ class BlockReader:
 
     def __init__(self, layer: Layer, plan: Plan, beneath: native.Executor, most_norm: float) -> None:
         assert plan.blocks is not None
-        blocks, share = plan.blocks, plan.dense.share
-        self.crossover = plan.dense.batch
+        blocks = plan.blocks
         self.batch, self.most, self.together = blocks.batch, blocks.most, blocks.together
         self.beneath, self.vocab = beneath, layer.vocab
         self.rows: Any = beneath.beneath if isinstance(beneath, CodesReader) else beneath
         self.link: Link = evaluated(layer.link)
         level = native.isa()
         self.search: Any = (
-            BlockSearch(layer.weight, layer.bias, blocks, share)
+            BlockSearch(layer.weight, layer.bias, blocks, MOST_SCORED)
             if level == native.REFERENCE
-            else native.blocks(layer.weight, layer.bias, blocks, share, level, most_norm)
+            else native.blocks(layer.weight, layer.bias, blocks, MOST_SCORED, level, most_norm)
         )
         kind, *numbers = self.link.lowered()
         self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" else None
@@ -76,37 +75,36 @@ class BlockReader:
         return self.rows.capsule
 
     def topk(
-        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
-        searched = self._alone(hidden, dense) if math.isinf(eps) else not dense
-        if eps < self.least or not searched or not self.takes(len(hidden), k, mask):
-            return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
+        if eps < self.least or not self.takes(len(hidden), k, mask):
+            return self.beneath.topk(hidden, k, eps, mask, threads, delta, seed)
         if not math.isinf(eps):
             found = self.within(hidden, k, mask, threads, eps)
-            return found if found[5].all() else self._finished(found, hidden, k, eps, mask, dense, threads, delta, seed)
+            return found if found[5].all() else self._finished(found, hidden, k, eps, mask, threads, delta, seed)
         if self.native:  # one call from the vectors to the answer
             assert self.affine is not None
             *answer, all_done = self.search.answer(hidden, k, mask, threads, *self.affine)
             if all_done:
                 return tuple(answer)
-            return self._finished(tuple(answer), hidden, k, eps, mask, dense, threads, delta, seed)
+            return self._finished(tuple(answer), hidden, k, eps, mask, threads, delta, seed)
         ids, logits, rows, read, _, done = self.search.topk(hidden, k, mask, threads)
         exponents = self.link(logits) if k else logits
         lse = lse_of(exponents)
         log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
         count = len(hidden)
         answer = (logits, ids, log_probs, lse, np.full(count, np.inf), done, rows, read, np.zeros(count, bool))
-        return answer if done.all() else self._finished(answer, hidden, k, eps, mask, dense, threads, delta, seed)
+        return answer if done.all() else self._finished(answer, hidden, k, eps, mask, threads, delta, seed)
 
     def lse(
-        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+        self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
-        if self.least <= eps < math.inf and not dense and self.takes(len(hidden), 1, mask):
-            _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, dense, threads, delta, seed)
+        if self.least <= eps < math.inf and self.takes(len(hidden), 1, mask):
+            _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, threads, delta, seed)
             return (lse, error, *cost)
-        return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
+        return self.beneath.lse(hidden, eps, mask, threads, delta, seed)
 
     def within(self, hidden: Doubles, k: int, mask: Mask, threads: int, eps: float) -> Answer:
         """As :meth:`topk`, the normaliser from the classes that a search reached; "proved" says which queries it answered."""
@@ -126,58 +124,55 @@ class BlockReader:
         return found
 
     def _finished(
-        self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float,
+        self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float,
         seed: int,
     ) -> Answer:  # fmt: skip
         """The queries that the search gave up, by the executor beneath."""
         left = np.flatnonzero(~answer[5])
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
         rest = np.ascontiguousarray(hidden[left])
-        finish(answer, left, self.beneath.topk(rest, k, eps, own, dense, threads, delta, seed), rows=6)
+        finish(answer, left, self.beneath.topk(rest, k, eps, own, threads, delta, seed), rows=6)
         return answer
 
     def sample(
         self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
-        mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
+        mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
     ) -> Answer:  # fmt: skip
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
         filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
         spent = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))  # in vain
-        found = self.draw(hidden, filters, mask, dense, threads, spent)
+        found = self.draw(hidden, filters, mask, threads, spent)
         if found is not None:
             return found
-        if self.draws_plainly(len(hidden), filters, mask, dense):
+        if self.draws_plainly(len(hidden), filters, mask):
             return self._plain(hidden, filters, mask, threads)
         drawn = self.beneath.sample(
-            hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, dense, threads, class0, delta, chance
+            hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, threads, class0, delta, chance
         )
         return (*drawn[:4], drawn[4] + spent[0], drawn[5] + spent[1], drawn[6])
 
     def draw(
-        self, hidden: Doubles, filters: Filters, mask: Mask, dense: bool, threads: int, spent: Spent, names: Ids | None = None
+        self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent
     ) -> Answer | None:
-        """Draws under filters, by blocks alone; None where these do not make them, with what was read in vain in ``spent``.
-
-        ``names [vocab]``  what classes are called, rising, in the noise and in the answer; None: their numbers
-        """
+        """Draws under filters, by blocks alone; None where these do not make them, with what was read in vain in ``spent``."""
         count = filters.top_k or FIRST_ASKED * (filters.min_p > 0 and filters.top_p == 1)
-        if count and self._alone(hidden, dense) and self.takes(len(hidden), count, mask):
+        if count and self.takes(len(hidden), count, mask):
             ids, logits, rows, read = self._kept(hidden, filters, count, mask, threads)
             spent[0][:], spent[1][:] = rows, read
             if ids is not None:
                 order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
                 ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
-                kept = sample_of(listed_classes(named(ids, names), logits, self.link), filters)
+                kept = sample_of(listed_classes(ids, logits, self.link), filters)
                 return (*kept, np.ones(kept[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
         edge = self.least <= EDGE and 0 < filters.top_p < 1 and not filters.top_k
-        if edge and not dense and self.takes(len(hidden), 1, mask):
-            return self._nucleus(hidden, filters, mask, threads, spent, names)
+        if edge and self.takes(len(hidden), 1, mask):
+            return self._nucleus(hidden, filters, mask, threads, spent)
         return None
 
-    def draws_plainly(self, batch: int, filters: Filters, mask: Mask = None, dense: bool = False) -> bool:
+    def draws_plainly(self, batch: int, filters: Filters, mask: Mask = None) -> bool:
         """Whether draws from all classes go by blocks."""
         plain = filters.top_p == 1 and not (filters.top_k or filters.min_p)
-        return self.samples and plain and not dense and self.takes(batch, 1, mask)
+        return self.samples and plain and self.takes(batch, 1, mask)
 
     def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer:
         """Draws from all classes."""
@@ -190,21 +185,21 @@ class BlockReader:
         for row in np.flatnonzero(~done):
             own = mask if mask is None or len(mask) == 1 else mask[row : row + 1]
             one = hidden[row : row + 1], n, temperature, 0, 1.0, 0.0, seed, (row0 + int(row)) % 2**64, own
-            for whole, more in zip(answer, self.beneath.sample(*one, False, threads, class0), strict=True):
+            for whole, more in zip(answer, self.beneath.sample(*one, threads, class0), strict=True):
                 whole[row] = more[0]
         return tuple(answer)
 
-    def plain_draws(self, hidden: Doubles, filters: Filters, mask: Mask, names: Ids | None = None) -> Answer:
-        """The same in NumPy, and which of them blocks made ``[batch]``; ``names`` as :meth:`draw` has them."""
+    def plain_draws(self, hidden: Doubles, filters: Filters, mask: Mask) -> Answer:
+        """The same in NumPy, and which of them blocks made ``[batch]``."""
         n, temperature, _, _, _, seed, row0, class0 = filters
         assert self.affine is not None
-        rule = Rule(n, temperature, seed, row0, class0, names)
+        rule = Rule(n, temperature, seed, row0, class0)
         ids, *found, done = samples(self.search, hidden, rule, self.affine, mask)
         proved, dense = np.ones(ids.shape, bool), np.zeros(len(hidden), bool)
-        return (named(ids, names), *found[:2], proved, *found[2:], dense, done)
+        return (ids, *found[:2], proved, *found[2:], dense, done)
 
     def _nucleus(
-        self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent, names: Ids | None
+        self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent
     ) -> Answer | None:
         """Draws under top_p: from the classes that are in the nucleus whatever mass the others have that were not scored; None
         where that is in doubt. What was read joins ``spent``."""
@@ -222,13 +217,9 @@ class BlockReader:
                 return None
             kept = np.argsort(ids[:size])
             own_filters = filters._replace(top_p=1.0, row0=(filters.row0 + row) % 2**64)
-            drawn = sample_of(listed_classes(named(ids[kept], names)[None], logits[kept][None], self.link), own_filters)
+            drawn = sample_of(listed_classes(ids[kept][None], logits[kept][None], self.link), own_filters)
             parts.append((*drawn, np.ones(drawn[0].shape, bool), np.array([rows]), np.array([read]), np.zeros(1, bool)))
         return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-
-    def _alone(self, hidden: Doubles, dense: bool) -> bool:
-        """Whether ids alone may be searched for: large batches share a dense pass, but no search is a look at all classes."""
-        return not dense or len(hidden) > self.crossover
 
     def takes(self, batch: int, k: int, mask: Mask = None) -> bool:
         """Whether blocks are worth their while."""

@@ -38,31 +38,31 @@ class CodesReader:
         return self.beneath.capsule  # type: ignore[attr-defined]
 
     def topk(
-        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
         if not len(hidden):
-            return self.beneath.topk(hidden, k, eps, mask, dense, threads, delta, seed)
+            return self.beneath.topk(hidden, k, eps, mask, threads, delta, seed)
         found: Answer = self.codes.topk(hidden, k, eps, mask, threads, self.delta, seed)
         return found
 
     def lse(
-        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+        self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         """``lse, error, rows, bytes, dense [batch]``."""
         if not len(hidden):
-            return self.beneath.lse(hidden, eps, mask, dense, threads, delta, seed)
+            return self.beneath.lse(hidden, eps, mask, threads, delta, seed)
         _, _, _, lse, error, _, *cost = self.codes.topk(hidden, 0, eps, mask, threads, self.delta, seed)
         return (lse, error, *cost)
 
     def sample(
         self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
-        mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
+        mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
     ) -> Answer:  # fmt: skip
         """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
         filters = (hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask)
         if not self.native or not len(hidden):
-            return self.beneath.sample(*filters, dense, threads, class0, delta, chance)
+            return self.beneath.sample(*filters, threads, class0, delta, chance)
         found: Answer = self.codes.sample(*filters, threads, class0, self.delta, chance)
         return found
 

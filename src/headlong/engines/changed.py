@@ -6,7 +6,7 @@
     fewer = more.without(ids)                     # never answered again, until a row comes back for them
     whole = fewer.compact()                       # one layer and one plan again, of the same kind
 
-    top-k    the k best of the settled classes that are there, and of the rows beside, which are all looked at
+    top-k    the k best of the settled classes that are there, and of the rows beside, which are all read
     lse      logaddexp of the two           sample   the best key of the two, noise by id
 
 Ids never change: one that is gone keeps its place. What is proved of the two parts is proved of both. Nothing is copied but
@@ -35,7 +35,7 @@ from headlong.engines.changed_parts import PartEngine, joined, kept_of, new_ids,
 from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.direct_call import Direct
 from headlong.engines.merged import Merged, best_of, blank, exact_logits, exactly_tied, log_probs_of, logits_of, merged_lse
-from headlong.engines.method import METHODS
+from headlong.engines.methods.full import Full
 from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine
@@ -47,9 +47,6 @@ from headlong.native import Doubles
 Ids = NDArray[np.int64]
 Marks = NDArray[np.uint8]
 NONE = np.empty(0, np.int64)
-
-LOOKED = 1 << 17
-"""Numbers in the rows beside, from which int8 codes of them are read before they are."""
 
 
 class Whole(NamedTuple):
@@ -103,10 +100,7 @@ class Changed(Merged):
         """What reads the rows beside; its answers are proved."""
         if self.rows is None:
             return None
-        looked = self.settled.plan.looks and self.rows.weight.size >= LOOKED
-        wanted = self.promise._replace(delta=0.0, delta_ids=0.0)
-        reader = METHODS["cascade" if looked else "full"]()
-        return reading(self.rows, reader, wanted, threads=self.settled.threads, seed=self.settled.seed)
+        return reading(self.rows, Full(), self.promise, threads=self.settled.threads, seed=self.settled.seed)
 
     @once
     def together(self) -> Direct | None:
@@ -146,7 +140,8 @@ class Changed(Merged):
         layer, threads = one_layer(old.layer, self.rows, self.ids, alive), native.threads(old.threads)
         norms = checked_norms(layer, threads)
         plan = old.method.again(old.plan, layer, vectors, threads, old.promise)
-        engine = Engine(layer, old.method, plan, norms, old.promise, threads=old.threads, seed=old.seed, reason=old.reason)
+        kept = old.method.promise(old.promise, plan)
+        engine = Engine(layer, old.method, plan, norms, kept, threads=old.threads, seed=old.seed, reason=old.reason)
         return engine if self._alive is None else Changed(engine, alive, None, NONE, vocab)
 
     def at_temperature(self, value: float) -> Changed:

@@ -24,7 +24,7 @@ from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.plan import NEIGHBOURS
+from headlong.plan import MOST_SCORED, NEIGHBOURS
 from headlong.previews.blocks.boxes import blocks_beside
 
 Ids = NDArray[np.int64]
@@ -91,8 +91,8 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
     plan, reader, level = settled.plan, settled.executor, native.isa()
     if plan.blocks is None or not isinstance(reader, BlockReader) or not reader.native:
         return None
-    share, order = plan.dense.share, plan.blocks.order
-    search = native.blocks(settled.layer.weight, settled.layer.bias, plan.blocks, share, level)
+    order = plan.blocks.order
+    search = native.blocks(settled.layer.weight, settled.layer.bias, plan.blocks, MOST_SCORED, level)
     if not there.all():
         places = (there[np.maximum(order, 0)] != 0).reshape(-1, NEIGHBOURS)
         search.keep_there(np.packbits(places, axis=1, bitorder="little").view("<u2").ravel())
@@ -100,10 +100,10 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
         more = blocks_beside(plan, rows, native.threads(settled.threads))
         if more is None:
             return None
-        beside = native.blocks(rows.weight, rows.bias, more, share, level)
+        beside = native.blocks(rows.weight, rows.bias, more, MOST_SCORED, level)
         beside.name(ids)
         search.put_beside(beside)
-    return direct_search(reader, search, plan, settled.promise, settled.threads, f"{settled.name}/{reader.isa}")
+    return direct_search(reader, search, settled.promise, settled.threads, f"{settled.name}/{reader.isa}")
 
 
 def rows_like(layer: Layer, weight: Any, bias: Any) -> Layer:

@@ -1,10 +1,10 @@
 """Plans chosen by the clock: the plausible ones are made, asked some queries in turns, and the fastest is kept.
 
 What the engine promises, ids alone or normalisers within ``eps``, for one query, for eight and for sixty-four at once: which of
-the plan at hand and of two lists of segments answers soonest, over these batches. Codes take the place of int8 levels, and
-blocks stay. Nothing is predicted: what is timed is what a caller would wait for on this machine.
+all rows and of two lists of segments answers soonest, over these batches. Nothing is predicted: what is timed is what a caller
+would wait for on this machine.
 
-``HEADLONG_PLAN=first`` keeps the plan at hand, without a clock: for tests that have to be the same every time.
+``HEADLONG_PLAN=first`` keeps the first list, without a clock: for tests that have to be the same every time.
 """
 
 from __future__ import annotations
@@ -12,32 +12,24 @@ from __future__ import annotations
 import math
 import os
 import time
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from headlong import native
-from headlong.encode.basis import LEAST_DIM, basis_for, energy
-from headlong.encode.segments import by_water_filling, led_by_eight
+from headlong.encode.basis import basis_for, energy
+from headlong.encode.segments import plausible
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
+from headlong.engines.methods.full import Full
 from headlong.native import Doubles
-from headlong.plan import Codes, Plan, Segment
-from headlong.previews.int8 import six_bits
+from headlong.plan import Codes, Plan
+from headlong.promise import Promise
 
 VARIABLE = "HEADLONG_PLAN"
-BITS, REST = (2.6, 4.5), 5
-"""Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised: that or
-eight. Few, where a scan is bound by memory, and more, where scoring rows is dear."""
 BATCHES = (1, 8, 64)
 SECONDS, TURNS = 0.3, 9
 """Of all timing, about, and how often each is asked at most."""
-LEAST_VOCAB, LEAST_NUMBERS = 2048, 1 << 18
-"""Layers below are read in some microseconds in any way."""
-UNTIMED, UNTIMED_DIM, WIDE, TURNED = 1 << 22, 4096, 16, 512
-"""Weights from which on codes are made without a contest; coordinates up to which; classes a coordinate, for a query's rotation
-to be a small part of what it reads; and coordinates of a rotation: larger ones take long to make."""
 SOONER = 0.95
 """Of the other's time: what is no sooner than that is not worth a second copy."""
 
@@ -63,49 +55,27 @@ class Contest(NamedTuple):
         return int(ratios.argmin())
 
 
-def with_codes(engine: Engine, calibration: Doubles | None, delta: float, seed: int) -> Engine:
-    """The engine, and rotated codes that may fail with ``delta`` where they are faster than what it has.
-
-    Without vectors there is nothing to time: large layers have codes of eight bits.
-    """
+def by_the_clock(engine: Engine, calibration: Doubles, wanted: Promise, seed: int) -> Engine:
+    """The engine by the fastest of: all rows, and the plausible lists of segments; its blocks stay."""
     layer = engine.layer
-    if (
-        os.environ.get(VARIABLE) == "first"
-        or layer.vocab < LEAST_VOCAB
-        or layer.vocab * layer.dim < LEAST_NUMBERS
-        or layer.dim < LEAST_DIM
-    ):
+    if os.environ.get(VARIABLE) == "first":
         return engine
-    basis, most = basis_for(layer, calibration), 6 if six_bits(layer) else 8
-    plan: Plan = engine.plan._replace(rotation=None, base=None, centre=None, levels=())
-    if calibration is None:
-        proofs = delta == 0 and math.isfinite(engine.promise.eps)  # two planes prove normalisers, eight bits seldom do
-        small = layer.vocab * layer.dim < UNTIMED or layer.vocab < WIDE * layer.dim or layer.dim > UNTIMED_DIM
-        if proofs or small or plan.blocks is not None:
-            return engine
-        edges = [*range(0, layer.dim - TURNED // 2, TURNED), layer.dim] if layer.dim > TURNED else [0, layer.dim]
-        runs = tuple(Segment(start, stop, most) for start, stop in pairwise(edges))
-        codes = codes_of(layer, basis, runs, seed, native.threads(engine.threads))
-        reason = f"{engine.reason}; rotated codes of {most} bits, without calibration vectors"
-        return engine if codes is None else engine.with_plan(plan._replace(codes=codes), delta, reason)
-    weights = energy(layer, basis, calibration)
-    vectors = np.ascontiguousarray(some_of(calibration))
+    basis = basis_for(layer, calibration)
     made: list[Codes] = []
-    if math.isfinite(engine.promise.eps):
-        lists = [led_by_eight(weights, bits) for bits in (REST, most)]
-    else:
-        lists = [by_water_filling(weights, bits) for bits in BITS]
-    for segments in lists:
-        known = any(segments == one.segments for one in made)
-        codes = None if known else codes_of(layer, basis, segments, seed, native.threads(engine.threads))
+    for segments in plausible(layer, energy(layer, basis, calibration), wanted):
+        own = engine.plan.codes
+        again = own is not None and own.segments == segments
+        codes = own if again else codes_of(layer, basis, segments, seed, native.threads(engine.threads))
         if codes is not None:
             made.append(codes)
     if not made:
         return engine
-    plans = [engine.plan, *(plan._replace(codes=codes) for codes in made)]
-    names = ("without rotated codes", *(named(codes) for codes in made))
-    contest = Contest(names, timed([engine.with_plan(plan, delta, "") for plan in plans], vectors))
-    return engine.with_plan(plans[contest.fastest], delta, f"{engine.reason}; {contest}")
+    engines = [engine.with_plan(engine.plan._replace(codes=codes), wanted, "") for codes in (None, *made)]
+    names = ("all rows", *(named(codes) for codes in made))
+    contest = Contest(names, timed(engines, np.ascontiguousarray(some_of(calibration))))
+    plan = engines[contest.fastest].plan
+    method = Full() if plan == Plan() else engine.method
+    return engine.with_plan(plan, wanted, f"{engine.reason}; {contest}", method)
 
 
 def named(codes: Codes) -> str:

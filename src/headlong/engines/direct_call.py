@@ -18,7 +18,6 @@ from headlong.engines.arguments import FLOAT32_ROOM, RANGES
 from headlong.engines.by_blocks import EDGE, FIRST_ASKED, BlockReader
 from headlong.engines.by_codes import CodesReader
 from headlong.links import Link
-from headlong.plan import Plan
 from headlong.promise import Promise
 
 CLASSES = TopK, Lse, LogProb, Sample, Cost, BFLOAT16
@@ -42,7 +41,7 @@ class Direct(Protocol):
 
 
 def direct(
-    executor: Any, link: Link, plan: Plan, promise: Promise, chance: tuple[float, int], threads: int | None, path: str
+    executor: Any, link: Link, promise: Promise, chance: tuple[float, int], threads: int | None, path: str
 ) -> Direct | None:
     """The verbs of this executor; None where there is no such call.
 
@@ -54,7 +53,7 @@ def direct(
     beneath: Any = above if codes is None else codes.beneath
     if not native.is_native(beneath) or (blocks is not None and not blocks.native):
         return None
-    numbers: dict[str, Any] = {"dense": plan.dense.batch, "normalised": plan.dense.normalised}
+    numbers: dict[str, Any] = {}
     if codes is not None:
         numbers |= {"codes": codes.codes.capsule, "delta": codes.delta}
     search = None
@@ -66,12 +65,12 @@ def direct(
 
 
 def direct_search(
-    reader: BlockReader, search: Any, plan: Plan, promise: Promise, threads: int | None, path: str
+    reader: BlockReader, search: Any, promise: Promise, threads: int | None, path: str
 ) -> Direct | None:
     """``topk`` by ``search`` alone, which knows more classes than ``reader``: None for what blocks do not answer."""
     if not native.is_native(reader.rows) or not reader.native:
         return None
-    numbers = {"dense": plan.dense.batch, "every": False, "least": math.inf, **_of_blocks(reader)}
+    numbers = {"every": False, "least": math.inf, **_of_blocks(reader)}
     kept = promise.eps, 0.0, 0, True
     return _bound(reader.rows, search.capsule, (reader, search), numbers, kept, reader.link, threads, path)
 

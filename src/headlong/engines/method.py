@@ -2,8 +2,8 @@
 
 ::
 
-    promise = method.promise(wanted)                        what it keeps of what was asked for
-    plan    = method.plan(layer, calibration, threads, promise)
+    plan    = method.plan(layer, calibration, threads, wanted)
+    promise = method.promise(wanted, plan)                  what it keeps of what was asked for
 
 A method is a frozen dataclass of options with their defaults. It says what it promises and builds the plan; the rest has
 defaults here. Methods are registered by name, and the contract's tests run over all of them.
@@ -12,7 +12,6 @@ defaults here. Methods are registered by name, and the contract's tests run over
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -45,16 +44,16 @@ class Method(ABC):
     """Fields that no user sets: ``compile`` fills them in, and files keep them."""
 
     @abstractmethod
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        """What the engine reads, in which order, to keep ``promise``; ``calibration`` [n, dim] hidden vectors, or None."""
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
+        """What the engine reads, in which order, to keep ``wanted``; ``calibration`` [n, dim] hidden vectors, or None."""
 
     @abstractmethod
-    def promise(self, wanted: Promise) -> Promise:
-        """What is kept where ``wanted`` was asked for."""
+    def promise(self, wanted: Promise, plan: Plan) -> Promise:
+        """What is kept by ``plan`` where ``wanted`` was asked for."""
 
-    def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+    def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
         """The plan of a layer some of whose classes are others now; ``plan`` is the one before."""
-        return self.plan(layer, calibration, threads, promise)
+        return self.plan(layer, calibration, threads, wanted)
 
     def aimed(self, wanted: Promise) -> Method:
         """The method with the promise that was asked for, which it has to keep where it promises less."""
@@ -63,11 +62,6 @@ class Method(ABC):
     def reader(self, engine: EngineParts) -> native.Executor | None:
         """What answers instead of the plain executor; None: that one does."""
         return None
-
-
-def sure(wanted: Promise) -> Promise:
-    """Ids proved, and the normaliser estimated where it may fail."""
-    return Promise(wanted.eps, 0.0 if math.isinf(wanted.eps) else wanted.delta, 0.0)
 
 
 def option_names(record: Any) -> list[str]:

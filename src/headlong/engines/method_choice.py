@@ -1,55 +1,41 @@
-"""Which method "auto" stands for, and from which sizes on: every threshold of that choice, in weights, bytes and queries.
+"""Which method "auto" stands for, and from which sizes on: every threshold of that choice, in weights, bytes and classes.
 
-    full        where reading all rows is no slower than looking first: few weights; for a bet, few bytes of rows
-    cascade     otherwise: it proves ids from a fraction of the bytes
-    dense       for batches beyond :func:`crossover`, whose queries share one pass over all rows
+    full        where reading all rows is no slower than a scan of codes first: few weights; for a bet, few bytes of rows
+    codes       otherwise
 
-``headlong.compile`` and the engines of structured layers ask here; :mod:`headlong.engines.build` builds what was chosen.
+``headlong.compile`` asks here; :mod:`headlong.engines.build` builds what was chosen, and with calibration vectors the clock has
+the last word (:mod:`headlong.engines.contest`).
 """
 
 from __future__ import annotations
 
 import math
 
+from headlong.encode.basis import LEAST_DIM
+from headlong.encode.tiles import fit
 from headlong.layers.matrix import Layer
 from headlong.promise import Promise
 
-FEW, FEW_TO_BET = 60_000, 2_200_000
-"""Weights, and bytes of rows, below which reading all of them is no slower than looking first: for ids and proofs, and where a
-bet settles the normaliser, which takes some tens of microseconds whatever the size (``results/choice.json``)."""
-SMALL = 1_500_000
-"""Weights below which batches beyond :data:`APART` read all rows."""
-APART: float = 4
-"""Queries at once beyond which a dense pass over a small layer is cheaper than looks at it: one tile of products serves all of
-them, while candidates and draws are each query's own (``results/storm-costs.json``)."""
-SHARED = 2_500_000
-"""Weights below which queries that come together are read densely sooner than they bet, each for itself."""
-NARROW = 64
-"""Coordinates up to which a class costs a query of a batch no more in the dense pass, which they share, than in a look and its
-part of a normaliser, which each of them pays; with more that is so in batches as many times as large, up to twice
-(``results/storm-costs.json``, ``results/storm-costs-60000.json``)."""
+LEAST_VOCAB, LEAST_NUMBERS = 2048, 1 << 18
+"""Layers below are read in some microseconds in any way."""
+UNTIMED, MOST_DIM, WIDE = 1 << 22, 4096, 16
+"""Without calibration vectors: weights from which on codes are made; coordinates up to which; and classes a coordinate, for a
+query's rotation to be a small part of what it reads."""
 
 
-def bets(wanted: Promise) -> bool:
-    """Whether the normaliser is settled by a bet on sampled rows."""
-    return wanted.delta > 0 and math.isfinite(wanted.eps)
-
-
-def choose(layer: Layer, wanted: Promise) -> tuple[str, str]:
+def choose(layer: Layer, wanted: Promise, calibrated: bool) -> tuple[str, str]:
     """The method that "auto" stands for, and why."""
-    size, small, unit = layer.vocab * layer.dim, FEW, "weights"
-    if bets(wanted):
-        size, small, unit = layer.vocab * layer.row_bytes, FEW_TO_BET, "bytes of rows"
-    if size < small:
-        return "full", f"{size:,} {unit}, fewer than {small:,}: reading all of them is no slower than looking first"
-    return "cascade", f"{size:,} {unit}, {small:,} or more: int8 codes prove ids from a fraction of the bytes"
-
-
-def crossover(layer: Layer, eps: float = math.inf, shares: bool = True) -> float:
-    """The batch beyond which all rows are read, whatever was looked at first: :data:`APART` where the layer has few weights,
-    where its rows are short and normalisers are asked for within ``eps``, or where queries share nothing that they read.
-    """
-    if not shares or layer.vocab * layer.dim < SMALL:
-        return APART
-    longer = max(4, 4 * layer.dim // NARROW) / 4  # in quarters, for APART is four
-    return longer * APART if longer <= 2 and math.isfinite(eps) else math.inf
+    size = layer.vocab * layer.dim
+    if layer.vocab < LEAST_VOCAB or size < LEAST_NUMBERS or layer.dim < LEAST_DIM:
+        return "full", f"{layer.vocab:,} x {layer.dim}: so few weights are read in no time"
+    if not fit(layer):
+        return "full", "the squares of the layer's numbers leave float32, which codes are made in"
+    if calibrated:
+        return "codes", f"{size:,} weights"
+    if wanted.delta == 0 and math.isfinite(wanted.eps):
+        return "full", "proved log-probabilities take all rows, unless calibration vectors show otherwise"
+    if size < UNTIMED:
+        return "full", f"{size:,} weights, fewer than {UNTIMED:,}, and no calibration vectors to time codes on"
+    if layer.dim > MOST_DIM or layer.vocab < WIDE * layer.dim:
+        return "full", f"{layer.vocab:,} classes of {layer.dim} coordinates: rotating a query takes too long"
+    return "codes", f"{size:,} weights: a code of eight bits for each"

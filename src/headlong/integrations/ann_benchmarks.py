@@ -7,11 +7,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import headlong
 from headlong.errors import InputError, OptionError
 from headlong.integrations.faiss_index import IndexFlat
 
@@ -28,20 +30,20 @@ class Headlong:
         self.metric, self.method, self.threads, self.path = metric, method, threads, "auto"
         self.index: IndexFlat | None = None
         self.results: NDArray[np.int64] = np.empty((0, 0), np.int64)
-        self._cascade: Any = None
+        self._engine: Any = None
 
     def fit(self, X: Any) -> None:  # noqa: N803  # ann-benchmarks' name
         """Index the rows ``X [n, dim]``."""
         rows = np.asarray(X, np.float32)
         self.index = IndexFlat(rows.shape[1], METRICS[self.metric], method=self.method, threads=self.threads)
         self.index.add(rows)
-        self._cascade = self.index.engine  # building time is counted here, not in the first query
+        self._engine = self.index.engine  # building time is counted here, not in the first query
 
     def set_query_arguments(self, path: str = "auto") -> None:
         """ "dense" reads every row: what the engine saves, with ids that are the same."""
         if path not in PATHS:
             raise OptionError(f"path is {path!r}; expected one of {', '.join(PATHS)}")
-        self._fitted()._reader.made = self._cascade if path == "auto" else self._cascade.reading_densely(0)  # noqa: SLF001
+        self._fitted()._reader.made = self._engine if path == "auto" else self._full()  # noqa: SLF001
         self.path = path
 
     def query(self, q: Any, n: int) -> NDArray[np.int64]:
@@ -69,11 +71,15 @@ class Headlong:
         if self.index is None:
             return 0.0
         engine = self.index.engine
-        return float((engine.layer.weight.nbytes + sum(level.codes.nbytes for level in engine.plan.levels)) / 1024)
+        return float((engine.layer.weight.nbytes + (0 if engine.plan.codes is None else engine.plan.codes.tiles.nbytes)) / 1024)
 
     def done(self) -> None:
         """Free what was built."""
-        self.index = self._cascade = None
+        self.index = self._engine = None
+
+    def _full(self) -> Any:
+        """What reads every row."""
+        return headlong.compile(self._engine.layer, "full", eps=math.inf, threads=self.threads)
 
     def _fitted(self) -> IndexFlat:
         if self.index is None:

@@ -29,23 +29,19 @@ from headlong.native.instruction_level import REFERENCE, isa, levels
 from headlong.native.load_module import loaded, module
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import (
-    Codes,
     code_tiles,
-    encode_int8,
     encode_into,
-    encode_rows,
     gumbels,
     products,
     round_up,
     row_norms,
 )
-from headlong.native.speeds import bandwidth, code_product
+from headlong.native.speeds import bandwidth
 from headlong.native.thread_count import threads
 from headlong.native.types import Doubles, Floats, Halves, Mask
 
 __all__ = [
     "REFERENCE",
-    "Codes",
     "Doubles",
     "Executor",
     "Floats",
@@ -54,14 +50,11 @@ __all__ = [
     "adaptive",
     "bandwidth",
     "blocks",
-    "code_product",
     "code_reader",
     "code_tiles",
     "descent",
     "direct_call",
-    "encode_int8",
     "encode_into",
-    "encode_rows",
     "executor",
     "experts",
     "gumbels",

@@ -16,26 +16,25 @@ from headlong.arrays import Array, bits
 from headlong.native.load_module import loaded, module
 from headlong.native.types import Doubles, Floats, Mask
 from headlong.packed_rows import stored_as
-from headlong.plan import Plan, padded
+from headlong.plan import Plan
 
 
 class Executor(Protocol):
     """Answers questions from a plan, for whole batches; both executors have these verbs.
 
-    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` uint8 or None; ``dense``: read every row. A normaliser may
-    be estimated from rows sampled by ``seed`` and miss ``eps`` with probability ``delta``; 0: it is proved.
+    ``hidden [batch, dim]`` float64; ``mask [1 or batch, vocab]`` uint8 or None.
     """
 
     @property
     def isa(self) -> str: ...
 
     def topk(
-        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> tuple[Array, ...]:
         """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``"""
 
     def lse(
-        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+        self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> tuple[Array, ...]:
         """``lse, error, rows, bytes, dense [batch]``"""
 
@@ -53,7 +52,6 @@ class Executor(Protocol):
         seed: int,
         row0: int,
         mask: Mask,
-        dense: bool,
         threads: int,
         class0: int = 0,
         delta: float = 0.0,
@@ -67,13 +65,8 @@ def executor(
     weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
 ) -> Executor:
     """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
-    rotation, base, centre, looks, budget, dense, *_ = plan
-    if base is None:
-        base = np.zeros(padded(len(weight)), np.float32)
-    native: Executor = loaded().Executor(
-        *stored_as(weight), bias, norms, link, None if rotation is None else bits(rotation), centre, base,
-        [tuple(look) for look in looks], 0 if budget is None else budget, dense.share, dense.code_product, level,
-    )  # fmt: skip
+    preview = None if plan.preview is None else tuple(plan.preview)
+    native: Executor = loaded().Executor(*stored_as(weight), bias, norms, link, preview, level)
     return native
 
 
@@ -134,11 +127,10 @@ def neighbours(features: Floats, thread_count: int = 1) -> NDArray[np.int32]:
 
 
 def experts(
-    gate: Floats, ids: Array, starts: Array, executors: list[Executor], searches: list[Any], constant: bool, scaled: bool
+    gate: Floats, ids: Array, starts: Array, executors: list[Executor], constant: bool, scaled: bool
 ) -> Any:
-    """A gate ``[experts, width]`` over native executors, one for each expert, whose classes are a run of ``ids``; ``searches``
-    over their blocks, as ``engines/structured/experts.py`` names them, or None."""
-    return loaded().Experts(gate, ids, starts, executors, searches, constant, scaled)
+    """A gate ``[experts, width]`` over native executors, one for each expert, whose classes are a run of ``ids``."""
+    return loaded().Experts(gate, ids, starts, executors, constant, scaled)
 
 
 def adaptive(

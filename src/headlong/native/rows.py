@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, large_empty
+from headlong.arrays import Array
 from headlong.native.instruction_level import REFERENCE, isa
 from headlong.native.load_module import loaded
 from headlong.native.types import Doubles, Floats
 from headlong.packed_rows import stored_as
-from headlong.plan import CLASS_BLOCK, in_six_bits, interleave, padded
+from headlong.plan import CLASS_BLOCK
 
 PIECE = 1 << 24
 """Bytes of float64 that a streaming pass holds at once."""
-
-
-class Codes(NamedTuple):
-    """int8 codes of every row, interleaved, and per class what they lost, rounded up; all padded to whole blocks.
-
-    ``scale``, ``error`` ‖w - w^‖, ``peak`` max |w_j - w^_j|, ``size`` ‖w^‖.
-    """
-
-    codes: NDArray[np.uint8]
-    scale: Floats
-    error: Floats
-    peak: Floats
-    size: Floats
 
 
 def row_norms(weight: Array, thread_count: int = 1) -> Floats:
@@ -43,15 +29,6 @@ def row_norms(weight: Array, thread_count: int = 1) -> Floats:
             size = np.sqrt((rows * rows).sum(axis=1))
         norms[part] = np.where(np.isfinite(rows).all(axis=1), round_up(size * (1 + 1e-12)), np.nan)
     return norms
-
-
-def encode_int8(weight: Array, thread_count: int = 1) -> Codes:
-    """Symmetric absmax int8: ``code = int8_codes(w / scale)``, ``scale = int8_step(max|w|)``."""
-    if isa() == REFERENCE:
-        return encode_rows(weight)
-    codes = _place(weight)
-    scale, *lost = loaded().encode_int8(*stored_as(weight), codes, thread_count, isa())
-    return Codes(codes, scale.reshape(-1), *lost)
 
 
 def encode_into(
@@ -73,32 +50,6 @@ def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
         wide = np.ascontiguousarray(hidden, np.float64)
         loaded().products_into(*stored_as(weight), wide, out, thread_count, isa())
     return out
-
-
-def _place(weight: Array, quarters: int = 4) -> NDArray[np.uint8]:
-    """For the codes of all rows."""
-    return large_empty((padded(len(weight)) // CLASS_BLOCK, -(-weight.shape[1] // 4) * quarters // 4, CLASS_BLOCK, 4))
-
-
-def encode_rows(weight: Array, centre: Doubles | None = None, most: int = 127) -> Codes:
-    """:func:`encode_int8` in NumPy, of the rows less ``centre [dim]`` where that is given. ``most``, the largest code, is 31
-    for codes of six bits."""
-    six = most < 32
-    count, codes = padded(len(weight)), _place(weight, 3 if six else 4)
-    scale, error, peak, size = (np.zeros(count, np.float32) for _ in range(4))
-    for part, rows in _pieces(weight):
-        values = rows if centre is None else rows - centre
-        step = int8_step(round_up(np.abs(values).max(axis=1)), most)
-        wide = step.astype(np.float64)[:, None]
-        whole = int8_codes(values * np.divide(1.0, wide, out=np.zeros_like(wide), where=wide > 0), most)
-        back = whole * wide
-        blocks = interleave((whole + 128).astype(np.uint8))
-        codes[part.start // CLASS_BLOCK : -(-part.stop // CLASS_BLOCK)] = in_six_bits(blocks) if six else blocks
-        gap = np.abs(values - back)
-        scale[part], peak[part] = step, round_up(gap.max(axis=1))
-        error[part] = round_up(np.sqrt((gap**2).sum(axis=1)) * (1 + 1e-12))
-        size[part] = round_up(np.sqrt((back**2).sum(axis=1)) * (1 + 1e-12))
-    return Codes(codes, scale, error, peak, size)
 
 
 def int8_step(largest: Floats, most: int = 127) -> Floats:

@@ -17,9 +17,11 @@ from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats
 from headlong.native.planes import eight_bits, lane_sums, largest_of, left_of
 from headlong.plan import CLASS_BLOCK, interleave, padded
-from headlong.previews.int8 import LARGEST_BASE, MOST_NORM
 from headlong.previews.whitening import Basis, parts
 
+MOST_NORM = 2.0**60
+"""Largest row that is coded: with queries up to the same norm, float32 estimates stay far from overflow."""
+LARGEST_BASE = 2.0**100
 CHUNK = 128
 """Coordinates that a product in float32 adds up in one go."""
 UNDERFLOWN = 2.0**-120

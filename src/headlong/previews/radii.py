@@ -8,6 +8,7 @@ So all summands that are small share one row, whose entries are rounded up. No p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +16,28 @@ from numpy.typing import NDArray
 from headlong.dtypes import UNIT
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
-from headlong.plan import ESTIMATE_ROUNDING, Term
 from headlong.previews.encode import Encoded
-from headlong.previews.int8 import UNDERFLOW
 from headlong.previews.whitening import Basis
 
-ROUNDING = 2 * ESTIMATE_ROUNDING
-"""The executor's promise is for one segment; here several are added up."""
+ROUNDING = 2.0**-19
+"""Of (‖w^‖·‖x‖ + |base|): how far a float32 bound of several segments is from its formula at most."""
+UNDERFLOW = 2.0**-100
+"""Covers every product that float32 flushes towards zero, for any dim; far below any logit that matters."""
 AT_ONCE = 1 << 15
 """Classes that tell what is typical, and whose slack is put together while it is in the cache."""
+
+
+
+class Term(NamedTuple):
+    """The query's half of one summand of a radius: ``norm``, ‖x[start:stop]‖; ``one``, 1; ``hidden``, the hidden vector's
+    length, less the mean. ``row`` of the slack is the other half."""
+
+    kind: str
+    start: int
+    stop: int
+    factor: float = 1.0
+    row: int = -1
+
 
 Summands = Callable[[slice], list[tuple[Term, Doubles]]]
 """The summands of a radius: the query's half, and that of the classes of a slice."""

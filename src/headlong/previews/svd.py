@@ -19,7 +19,7 @@ from headlong.arrays import Array
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.plan import Dense, Level, Plan, padded
+from headlong.plan import Plan, Preview, padded
 
 RIDGE = 1e-4
 """Added to the calibration vectors' second moment, as a share of its mean eigenvalue."""
@@ -38,10 +38,9 @@ def svd_plan(layer: Layer, width: int, budget: int, calibration: Doubles | None 
             part = slice(start, start + ROWS_AT_ONCE)
             preview[part] = layer.weight[part].astype(np.float64) @ forth[:, :width]
     if not np.isfinite(preview).all():
-        raise NonFiniteError("the layer's rows leave float32's range once rotated; svd cannot hold them: use cascade")
+        raise NonFiniteError("the layer's rows leave float32's range once rotated; svd cannot hold them: use full")
     columns = np.ascontiguousarray(back[:, :width], np.float32)
-    level = Level(preview, ((0, width),), scale=None, slack=None, terms=())
-    return Plan(rotation=columns, base=base, centre=None, levels=(level,), budget=budget, dense=Dense())
+    return Plan(preview=Preview(columns, preview, base, budget))
 
 
 def rotation(weight: Array, calibration: Doubles | None = None) -> tuple[Doubles, Doubles]:

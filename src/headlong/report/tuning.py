@@ -28,41 +28,19 @@ class Trial(NamedTuple):
     kept: bool
 
 
-class Crossing(NamedTuple):
-    """Median seconds per query of one batch, by the chosen plan and by a dense pass."""
-
-    batch: int
-    chosen: float
-    dense: float
-
-
 class Report(NamedTuple):
     """Everything that was tried, in order; ``held`` vectors were asked."""
 
     trials: tuple[Trial, ...]
     chosen: str
-    crossings: tuple[Crossing, ...]
-    batch: float
     held: int
     threads: int
-
-
-def crossover(crossings: tuple[Crossing, ...]) -> float:
-    """The largest batch before a dense pass wins for good; infinite where it never does, since larger batches are split."""
-    losing = [crossing.chosen > crossing.dense for crossing in crossings]
-    if not losing or not losing[-1]:
-        return math.inf
-    first = len(losing) - 1
-    while first and losing[first - 1]:
-        first -= 1
-    return float(crossings[first - 1].batch) if first else 1.0
 
 
 def reasons(report: Report) -> list[str]:
     """One line on the choice, then one for each plan, the fastest first."""
     where = f"{report.held} held-out vectors, {report.threads} thread{'s' * (report.threads > 1)}"
-    beyond = f"dense beyond batch {report.batch:g}" if math.isfinite(report.batch) else "no batch up to 64 is faster densely"
-    lines = [f"tuned: {report.chosen}, the fastest of {len(report.trials)} plans on {where}; {beyond}"]
+    lines = [f"tuned: {report.chosen}, the fastest of {len(report.trials)} plans on {where}"]
     for trial in sorted(report.trials, key=lambda one: one.seconds):
         error = f"worst error {trial.error:.2g} nats, " if math.isfinite(trial.error) else ""
         lines.append(
@@ -85,9 +63,3 @@ def table(report: Report) -> ReportTable:
         ))  # fmt: skip
     heads = ("plan", "1 query", "MiB read", "rows", "worst |Δlog p|", "ids proved", "wrong", "MiB kept", "build")
     return ReportTable("", heads, tuple(rows), f"Medians on {report.held} held-out vectors, {report.threads} threads.")
-
-
-def crossing_table(report: Report) -> ReportTable:
-    """From which batch on a dense pass is faster."""
-    rows = tuple((str(one.batch), duration(one.chosen), duration(one.dense)) for one in report.crossings)
-    return ReportTable("", ("batch", f"{report.chosen}, each", "dense, each"), rows)

@@ -29,7 +29,7 @@ def tune(
     from headlong.bench.measure import as_run
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, say_json, show
-    from headlong.report.tuning import crossing_table, table
+    from headlong.report.tuning import table
     from headlong.tune import as_record
     from headlong.tune import tune as tuned
 
@@ -47,6 +47,4 @@ def tune(
         say_json(as_run(as_record(report, engine)))
         return
     show(table(report))
-    if len(report.crossings):
-        show(crossing_table(report))
     typer.echo(repr(engine))

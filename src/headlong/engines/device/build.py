@@ -1,6 +1,6 @@
 """From a layer to an engine on a device.
 
-full -> a scan of all rows        cascade -> int8 codes, then rows        svd -> SVD-softmax        auto -> full
+full -> a scan of all rows        codes -> int8 codes, then rows        svd -> SVD-softmax        auto -> full
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headlong.layers.structured import StructuredLayer
 from headlong.number_checks import whole
 from headlong.promise import Promise
 
-OPTIONS: dict[str, tuple[str, ...]] = {"full": (), "cascade": (), "svd": ("width", "rows")}
+OPTIONS: dict[str, tuple[str, ...]] = {"full": (), "codes": (), "svd": ("width", "rows")}
 """The methods that there are on a device, and their options."""
 
 
@@ -43,5 +43,5 @@ def on_device(
         width = -(-layer.dim // 8) if width is None else whole(width, "width", 1, layer.dim)
         rows = -(-layer.vocab // 16) if rows is None else whole(rows, "rows", 1, layer.vocab)
         return SvdDevice(DeviceMatrix(layer, device), width, rows, **about)
-    matrix = DeviceMatrix(layer, device, with_codes=name == "cascade")
+    matrix = DeviceMatrix(layer, device, with_codes=name == "codes")
     return DeviceEngine(matrix, name, Promise(eps, 0.0, 0.0), options={}, **about)

@@ -16,7 +16,7 @@ which are not sound: the best class alone has a lower end in 2, so that ranks 2.
 
 Nothing is promised either way: variances are estimated from the same few draws. ``arm`` and ``sum`` are the published
 multipliers on all of them, fitted on calibration vectors until the failure rate is met; 1 is the theory. ``cost.bytes`` counts
-every entry once, four bytes each, as the authors count. Entries are saved, not time: the cascade is the faster engine
+every entry once, four bytes each, as the authors count. Entries are saved, not time: rotated codes are faster
 (studies/pages/adaptive.md).
 The native search is ``csrc/adaptive.cpp``; this file has the same in NumPy.
 """
@@ -44,7 +44,7 @@ from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Mask
 from headlong.number_checks import flag, real
-from headlong.plan import Dense, Plan, padded
+from headlong.plan import Plan, padded
 from headlong.promise import Promise
 
 Ids = NDArray[np.int64]
@@ -288,21 +288,21 @@ class Adaptive(Method):
             raise OptionError(f"method='adaptive' takes 0 < delta < 1 and a finite eps; got delta={delta:g}, eps={eps:g}")
         return replace(self, aim=(float(eps), float(delta)))
 
-    def promise(self, wanted: Promise) -> Promise:
+    def promise(self, wanted: Promise, plan: Plan) -> Promise:
         return Promise(math.inf, 1.0, 1.0)
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
         if layer.link.lowered()[0] != "affine":
-            raise OptionError(f"method='adaptive' knows temperatures only; the link is {layer.link}: use method='cascade'")
+            raise OptionError(f"method='adaptive' knows temperatures only; the link is {layer.link}: use method='full'")
         if not all(np.abs(rows).max() < 1e18 for _, rows in pieces(layer)):
-            raise OptionError("method='adaptive' squares the weights in float32, and these are too large: use method='cascade'")
+            raise OptionError("method='adaptive' squares the weights in float32, and these are too large: use method='full'")
         arrays, given = arrays_of(layer), (self.arm, self.sum)
         found = tuple(1.0 if value is None else value for value in given)
         if calibration is not None and None in given:
             reader = Reader(parts_for(layer, arrays | {"multipliers": np.ones(2)}), self.rules())
             found = fit_multipliers(reader, calibration, given, self.arm_share)
         kept = arrays | {"multipliers": np.array(found)}
-        return Plan(None, None, None, (), None, Dense(math.inf), kept)
+        return Plan(arrays=kept)
 
     def reader(self, engine: EngineParts) -> Reader:
         return Reader(engine, self.rules())
@@ -339,7 +339,7 @@ class Reader:
             widths = float(self.arrays["spread"][0]) * np.abs(hidden).sum(axis=1) ** 2 * self.slope**2
             large = bool((widths * float(hidden.shape[1]) ** 2 > MOST).any())
         if large:
-            raise NonFiniteError("hidden vectors are too long for sums in float32; scale them, or use method='cascade'")
+            raise NonFiniteError("hidden vectors are too long for sums in float32; scale them, or use method='full'")
         if self._native is None:
             return self._slow(hidden, k, mask, rules, widths, estimates)
         given = (normaliser_eps(rules), rules.delta, rules.warm, rules.arm, rules.sum, rules.published, widths)
@@ -347,7 +347,7 @@ class Reader:
         return found
 
     def topk(
-        self, hidden: Doubles, k: int, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         values, ids, lse, pulls, _, rows, _ = self.search(hidden, k, mask, threads)
         batch, flags = len(hidden), np.zeros(len(hidden), bool)
@@ -356,7 +356,7 @@ class Reader:
         return logits, ids, log_probs, lse, np.full(batch, np.inf), flags, rows, 4.0 * pulls, flags
 
     def lse(
-        self, hidden: Doubles, eps: float, mask: Mask, dense: bool, threads: int, delta: float = 0.0, seed: int = 0
+        self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> Answer:
         _, _, lse, pulls, _, rows, _ = self.search(hidden, 1, mask, threads)
         return lse, np.full(len(hidden), np.inf), rows, 4.0 * pulls, np.zeros(len(hidden), bool)
@@ -366,7 +366,7 @@ class Reader:
 
     def sample(
         self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
-        mask: Mask, dense: bool, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
+        mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
     ) -> Answer:  # fmt: skip
         """Draws from the estimated distribution; the paper has no sampling."""
         found = self.search(hidden, min(max(top_k, 1), self.layer.vocab), mask, threads, estimates=True)
@@ -429,10 +429,10 @@ def failed(values: Doubles, ids: Ids, lse: Doubles, exact: Doubles, eps: float |
 
 def parts_for(layer: Layer, arrays: Mapping[str, Array]) -> EngineParts:
     """An engine's parts before there is an engine."""
-    plan = Plan(None, None, None, (), None, Dense(), arrays)
+    plan = Plan(arrays=arrays)
     norms, level = native.row_norms(layer.weight), native.isa()
     rows: native.Executor = (
-        Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan))
+        Reference(Matrix(layer.weight, layer.bias, norms, layer.link))
         if level == native.REFERENCE
         else native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
     )

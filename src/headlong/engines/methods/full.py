@@ -8,7 +8,7 @@ from typing import ClassVar
 from headlong.engines.method import Method, register
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.plan import Dense, Plan
+from headlong.plan import Plan
 from headlong.promise import Promise
 
 
@@ -19,8 +19,8 @@ class Full(Method):
 
     name: ClassVar[str] = "full"
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
-        return Plan(rotation=None, base=None, centre=None, levels=(), dense=Dense(batch=0))
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
+        return Plan()
 
-    def promise(self, wanted: Promise) -> Promise:
+    def promise(self, wanted: Promise, plan: Plan) -> Promise:
         return Promise(wanted.eps, 0.0, 0.0)

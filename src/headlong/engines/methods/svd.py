@@ -36,10 +36,10 @@ class Svd(Method):
             if getattr(self, name) is not None:
                 whole(getattr(self, name), name, 1, 2**31)
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, promise: Promise) -> Plan:
+    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
         width = -(-layer.dim // 8) if self.width is None else whole(self.width, "width", 1, layer.dim)
         rows = -(-layer.vocab // 16) if self.rows is None else whole(self.rows, "rows", 1, layer.vocab)
         return svd_plan(layer, width, rows, calibration)
 
-    def promise(self, wanted: Promise) -> Promise:
+    def promise(self, wanted: Promise, plan: Plan) -> Promise:
         return Promise(math.inf, 1.0, 1.0)

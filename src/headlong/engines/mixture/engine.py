@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong.dtypes import UNIT
-from headlong.engines.base import MOST_DELTA
 from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
@@ -37,17 +36,12 @@ from headlong.promise import Promise
 NARROWER = (0.05, 0.01, 1e-3, 1e-9)
 """Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""
 PIECE = 1 << 16
-TEN, PROBES = 10, 32
-"""The k and the calibration vectors that say whether to look at codes before the rows."""
 
 
 @dataclass(frozen=True)
 class MixtureOptions:
-    """``parts``: how the matrix is read, "auto", "full" or "cascade". ``extra``: classes of each component's own ranking
-    that are looked at first beyond the ``k`` that are asked for.
-    """
+    """``extra``: classes of each component's own ranking that are looked at first beyond the ``k`` that are asked for."""
 
-    parts: str = "auto"
     extra: int = 6
 
     def __post_init__(self) -> None:
@@ -61,32 +55,15 @@ class MixtureEngine(StructuredEngine):
     kind: ClassVar[str] = "mixture"
     Options: ClassVar[type[Any]] = MixtureOptions
     exact_at: ClassVar[float] = NARROWER[-1]
-    calibrates: ClassVar[bool] = True
 
-    def __init__(
-        self, layer: StructuredLayer, options: Any, promise: Promise, *, calibration: Doubles | None = None, **about: Any
-    ) -> None:
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, options, promise, **about)
         if not isinstance(layer, MixtureLayer):
             raise OptionError(f"layer is {named(layer)}; the mixture engine reads a MixtureLayer")
-        self.mixture, self.calibration = layer, calibration
+        self.mixture = layer
         self.parts = MixtureParts(layer, self._threads, self.seed)
-        self.promise = promise._replace(delta_ids=0.0)
-        self.parts.look_by(options.parts)
+        self.promise = Promise(promise.eps, 0.0, 0.0)
         self.part = self.parts.part
-        self._dense_first = False
-        if calibration is not None and self.parts.mixes:
-            self._dense_first = not self._settles(calibration[-PROBES:])
-
-    def _settles(self, vectors: Doubles) -> bool:
-        """Whether what is proved of a first look decides the ten best of half of ``vectors``."""
-        open_ones = 0
-        for row in vectors:
-            (contexts, prior), k = self.parts.contexts(row), min(TEN, self.layer.vocab)
-            ids, cut, sure = self.parts.rankings(contexts, self._listed(k), np.inf, QueryCost())
-            _, left = self._judged(self.parts.logits(contexts, ids, QueryCost()), prior, sure, cut, ids, k)
-            open_ones += left.pairs or left.unseen
-        return 2 * open_ones <= len(vectors)
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
         answers = [self._best_of(row, k, eps) for row in hidden]
@@ -101,8 +78,7 @@ class MixtureEngine(StructuredEngine):
     def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, float, QueryCost]:
         contexts, prior = self.parts.contexts(row)
         tally, step, count = QueryCost(), 0, self._listed(k)
-        first = self._dense_first and len(prior) > 1
-        ids, cut, box = self.parts.rankings(contexts, count, NARROWER[-2] if first else np.inf, tally, first)
+        ids, cut, box = self.parts.rankings(contexts, count, np.inf, tally)
         z = self.parts.logits(contexts, ids, tally)
         while True:
             ranking, left = self._judged(z, prior, box, cut, ids, k)
@@ -113,14 +89,14 @@ class MixtureEngine(StructuredEngine):
             elif (left.pairs or left.unseen) and step < len(NARROWER):
                 step = _step(left.need, step)
                 idle = left.idle if step < len(NARROWER) - 1 else np.zeros(len(prior), bool)
-                box = self.parts.narrower(contexts, box, NARROWER[step], 0.0, tally, idle)
+                box = self.parts.narrower(contexts, box, NARROWER[step], tally, idle)
                 step += 1
             else:
                 break
         chosen, aim = ranking.order[:k], self._aim(row, eps)
         values = box
         if aim < float(box.radius.max()):
-            values = self.parts.narrower(contexts, box, aim, self._share(len(prior)), tally)
+            values = self.parts.narrower(contexts, box, aim, tally)
         found = ranking.total[:k] if values is box else added(self.parts.exponents(z[:, chosen], prior, values))
         return found, ids[chosen], float(values.radius.max()) + self.parts.rounding(row, found), tally
 
@@ -144,15 +120,14 @@ class MixtureEngine(StructuredEngine):
         logits, error, tallies = np.empty(ids.shape), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
             tally, (contexts, prior) = QueryCost(), self.parts.contexts(row)
-            chance = self._share(len(prior))
             nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
             wanted = self._aim(row, eps)
             if np.isinf(wanted):
-                lse, radius, *cost = self.part.executor.lse(contexts, wanted, None, False, self._count, chance, self.seed)
+                lse, radius, *cost = self.part.executor.lse(contexts, wanted, None, self._count)
                 tally.add(*cost)
                 box = Normalisers(lse, radius)
             else:
-                box = self.parts.narrower(contexts, nothing, wanted, chance, tally)
+                box = self.parts.narrower(contexts, nothing, wanted, tally)
             logits[b] = added(self.parts.exponents(self.parts.logits(contexts, ids[b], tally), prior, box))
             error[b] = float(box.radius.max()) + self.parts.rounding(row, logits[b])
             tallies.append(tally)
@@ -190,7 +165,7 @@ class MixtureEngine(StructuredEngine):
             for component in np.unique(owner):
                 one = np.ascontiguousarray(contexts[component : component + 1])
                 found = self.part.executor.sample(
-                    one, filters.n, 1.0, 0, 1.0, 0.0, filters.seed, number, None, False, self._count
+                    one, filters.n, 1.0, 0, 1.0, 0.0, filters.seed, number, None, self._count
                 )
                 mine = owner == component
                 ids[b, mine], score[b, mine] = found[0][0, mine], found[2][0, mine]
@@ -200,10 +175,6 @@ class MixtureEngine(StructuredEngine):
         spent = _spent(tallies)
         spent = Spent(spent.rows + scored.spent.rows, spent.bytes + scored.spent.bytes, spent.dense | scored.spent.dense)
         return Drawn(ids, scored.logits, score, np.ones(shape, bool), spent)
-
-    def _share(self, components: int) -> float:
-        """How often one component's normaliser may be off."""
-        return min(self.promise.delta, MOST_DELTA) / components
 
     def _aim(self, row: Doubles, eps: float) -> float:
         """How narrow normalisers have to be for log-probabilities within ``eps``, rounding included."""

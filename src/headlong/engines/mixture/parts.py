@@ -4,7 +4,7 @@
 
     h_k = tanh(U_k g + c_k), log pi = log softmax(Q g)               in float64 from float32 parameters, row by row
 
-Every context of a query is asked in one call, so codes and rows are read once. Putting the answers together is the
+Every context of a query is asked in one call, so rows are read once. Putting the answers together is the
 business of ``mixture.py``.
 """
 
@@ -18,16 +18,13 @@ from headlong import native
 from headlong.arrays import Array
 from headlong.dtypes import UNIT
 from headlong.engines.base import Engine
-from headlong.engines.build import part, reading
+from headlong.engines.build import reading
 from headlong.engines.methods.full import Full
 from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.native import Doubles
 from headlong.promise import Promise
-
-BETS = 0.01
-"""One normaliser is bet on down to this; several at once, or narrower ones, take a dense pass that they share."""
 
 
 @dataclass
@@ -46,7 +43,7 @@ class QueryCost:
 
 
 class MixtureParts:
-    """Reads a :class:`MixtureLayer`'s parts; ``look_by`` makes the engine over its matrix."""
+    """Reads a :class:`MixtureLayer`'s parts."""
 
     def __init__(self, layer: MixtureLayer, threads: int | None, seed: int) -> None:
         self.layer, self.link = layer, layer.matrix.link
@@ -56,8 +53,8 @@ class MixtureParts:
         self._cells = np.arange(len(layer.project)).reshape(layer.components, layer.latent)
         self._row_bytes = layer.latent * layer.matrix.weight.itemsize
         self.mixes = layer.components > 1 and not layer.pooled
-        self.part: Engine
-        self._fixed = self._per_size = 0.0
+        self.part: Engine = reading(layer.matrix, Full(), Promise(0.01, 0.0, 0.0), threads=threads, seed=seed)
+        self._fixed, self._per_size = self._roundings()
 
     def contexts(self, row: Doubles) -> tuple[Doubles, Doubles]:
         """``h [components, latent]`` and ``log pi [components]`` of one hidden vector, whatever batch it came in."""
@@ -71,21 +68,16 @@ class MixtureParts:
             return np.ascontiguousarray((np.exp(prior) @ made)[None]), np.zeros(1)
         return made, prior
 
-    def look_by(self, method: str) -> None:
-        """Make the engine over the matrix."""
-        self.part = part(self.layer.matrix, method, Promise(0.01, 0.0, 0.0), threads=self._threads, seed=self._seed)
-        self._fixed, self._per_size = self._roundings()
-
     def exponents(self, z: Doubles, prior: Doubles, box: Normalisers) -> Doubles:
         """``f(z) + log pi - L`` at the middle of the box."""
         return np.asarray(self.link(z) + (prior - box.lse)[:, None])
 
     def rankings(
-        self, contexts: Doubles, count: int, eps: float, tally: QueryCost, dense: bool = False
+        self, contexts: Doubles, count: int, eps: float, tally: QueryCost
     ) -> tuple[Ids, Doubles, Normalisers]:
         """The classes in any component's own best ``count``, the last logit of each, and the normalisers."""
         logits, found, _, lse, error, _, *cost = self.part.executor.topk(
-            contexts, count, eps, None, dense, native.threads(self._threads), 0.0, self._seed
+            contexts, count, eps, None, native.threads(self._threads)
         )
         tally.add(*cost)
         cut = logits[:, -1] if count < self.layer.vocab else np.full(len(contexts), -np.inf)
@@ -93,15 +85,14 @@ class MixtureParts:
         return ids[np.append(ids[1:] != ids[:-1], True)], cut, Normalisers(lse, error)
 
     def narrower(
-        self, contexts: Doubles, box: Normalisers, eps: float, chance: float, tally: QueryCost, idle: Flags | None = None
+        self, contexts: Doubles, box: Normalisers, eps: float, tally: QueryCost, idle: Flags | None = None
     ) -> Normalisers:
         """The same normalisers within ``eps``; what is that narrow already, or ``idle``, stays."""
         wide = np.flatnonzero(box.radius > eps if idle is None else (box.radius > eps) & ~idle)
         if not len(wide):
             return box
-        dense = eps < BETS or len(wide) > 1
         lse, error, *cost = self.part.executor.lse(
-            np.ascontiguousarray(contexts[wide]), eps, None, dense, native.threads(self._threads), chance, self._seed
+            np.ascontiguousarray(contexts[wide]), eps, None, native.threads(self._threads)
         )
         tally.add(*cost)
         values, radius = box.lse.copy(), box.radius.copy()

@@ -25,25 +25,13 @@ SEEDS, SLACK = 16, 1e-12
 
 
 class Rule(NamedTuple):
-    """How a sample is drawn: ``row`` and ids from ``class0`` on name the noise, or ``names [vocab]`` where each class has its
-    own."""
+    """How a sample is drawn: ``row`` and ids from ``class0`` on name the noise."""
 
     n: int
     temperature: float
     seed: int
     row: int
     class0: int
-    names: NDArray[np.int64] | None = None
-
-    def named(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What classes are called in the noise."""
-        return np.asarray(ids + self.class0 if self.names is None else self.names[ids])
-
-
-def named(ids: NDArray[np.int64], names: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """What classes are called; -1 stays."""
-    return ids if names is None else np.where(ids < 0, -1, names[ids])
-
 
 class LargestKey(State):
     """What was scored so far, and the best key of every draw; ``tau`` is what classes have to reach that are not lucky."""
@@ -61,7 +49,7 @@ class LargestKey(State):
     def lucky(self, there: NDArray[np.bool_] | None) -> NDArray[np.int64]:
         """Classes whose noise may win in some draw whatever their logits are."""
         ids = np.arange(len(self.search.weight))
-        seed, row, names = self.rule.seed, self.rule.row, self.rule.named(ids)
+        seed, row, names = self.rule.seed, self.rule.row, ids + self.rule.class0
         high = np.any([words(seed, row, draw, names) >= self.least for draw in range(self.rule.n)], axis=0)
         return ids[high] if there is None else ids[high & there]
 
@@ -69,7 +57,7 @@ class LargestKey(State):
         z = self.scored(ids)
         exponents = (z * self.affine[0] + self.affine[1]) / self.rule.temperature
         for draw in range(self.rule.n if len(ids) else 0):
-            keys = exponents + gumbels(self.rule.seed, self.rule.row, draw, self.rule.named(ids))
+            keys = exponents + gumbels(self.rule.seed, self.rule.row, draw, ids + self.rule.class0)
             at = np.lexsort((ids, -keys))[0]
             if (-keys[at], ids[at]) < (-self.best[draw], self.won[draw] if self.won[draw] >= 0 else math.inf):
                 self.won[draw], self.z[draw], self.best[draw] = ids[at], z[at], keys[at]

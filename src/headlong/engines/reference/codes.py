@@ -84,7 +84,7 @@ class CodesInNumPy:
                 found = self._one(hidden[row : row + 1], k, eps, own, estimate[row], (radius[row], wide[row]), threads)
             if found is None:
                 one = None if mask is None else np.ascontiguousarray(mask[row % len(mask)][None])
-                found = self.rows.topk(hidden[row : row + 1], max(k, 1), eps, one, True, threads)
+                found = self.rows.topk(hidden[row : row + 1], max(k, 1), eps, one, threads)
                 found = (*(part[:, :k] for part in found[:3]), *found[3:])
             else:
                 found = (*found[:5], np.full(1, delta == 0), *found[6:])

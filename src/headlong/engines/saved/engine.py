@@ -26,15 +26,14 @@ from headlong.errors import HeadlongError, MalformedFileError, StoreError, Wrong
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
 from headlong.packed_rows import PackedRows
-from headlong.plan import CLASS_BLOCK, TERM_KINDS, Blocks, Dense, Level, Plan, Term, padded, slack_rows
+from headlong.plan import Blocks, Plan, Preview, padded
 from headlong.promise import Promise
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong engine", 1
-MOST_TERMS, MOST_ROWS = 64, 8
 LARGEST_SIZE = 2**40
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-ARRAYS = "plan.arrays."
+ARRAYS, PREVIEW = "plan.arrays.", "plan.preview."
 
 
 class Saved(NamedTuple):
@@ -55,11 +54,8 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     """Stream the arrays; the layer's checksum costs one pass over its weights."""
     layer, plan = engine.layer, engine.plan
     tensors: dict[str, Any] = {"norms": engine.norms}
-    for name in ("rotation", "base", "centre"):
-        tensors[f"plan.{name}"] = getattr(plan, name)
-    for depth, level in enumerate(plan.levels):
-        for name in ("codes", "scale", "slack"):
-            tensors[f"plan.levels.{depth}.{name}"] = getattr(level, name)
+    if plan.preview is not None:
+        tensors |= {f"{PREVIEW}{name}": getattr(plan.preview, name) for name in ("rotation", "columns", "base")}
     tensors |= {f"plan.arrays.{name}": array for name, array in (plan.arrays or {}).items()}
     if plan.blocks is not None:
         tensors |= tensors_of(plan.blocks)
@@ -75,12 +71,10 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         "promise": [*map(_plain, engine.promise)],
         "seed": engine.seed,
         "reason": engine.reason,
-        "levels": [{"layout": level.layout, "terms": level.terms} for level in plan.levels],
+        "preview": None if plan.preview is None else plan.preview.rows,
         "blocks": None if plan.blocks is None else record_of(plan.blocks),
         "codes": None if plan.codes is None else saved_codes.record_of(plan.codes),
         "changes": None if engine.changes is None else engine.changes.vocab,
-        "budget": plan.budget,
-        "dense": [_plain(value) for value in plan.dense],
         "layer": {
             "checksum": layer.checksum(),
             "vocab": layer.vocab,
@@ -178,31 +172,22 @@ class _Record:
         return layer
 
     def _plan(self, layer: Layer) -> Plan:
-        turn = self.file.tensors.get("plan.rotation")
-        dtype = np.float16 if turn is not None and turn.dtype == "F16" else np.float32
-        rotation = self._numbers("plan.rotation", dtype, (layer.dim, None), missing=True)
-        width = layer.dim if rotation is None else rotation.shape[1]
-        entries = self.data["levels"]
-        if not isinstance(entries, list) or len(entries) > 1:
-            raise ValueError("levels has to be a list of at most one")
-        budget = self.data["budget"]
+        arrays = {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)}
         return Plan(
-            rotation,
-            self._numbers("plan.base", np.float32, (padded(layer.vocab),), missing=not entries),
-            self._numbers("plan.centre", np.float64, (layer.dim,), missing=True),
-            tuple(self._level(depth, entry, layer.vocab, width) for depth, entry in enumerate(entries)),
-            None if budget is None else _whole(budget, LARGEST_SIZE),
-            self._dense(),
-            {name.removeprefix(ARRAYS): self.file.read(name) for name in self.file.tensors if name.startswith(ARRAYS)} or None,
-            self._blocks(layer),
-            codes=saved_codes.read_codes(self.data.get("codes"), self._tensor, layer.vocab, layer.dim),
-        )
+            saved_codes.read_codes(self.data.get("codes"), self._tensor, layer.vocab, layer.dim),
+            self._blocks(layer), self._preview(layer), arrays or None,
+        )  # fmt: skip
 
-    def _dense(self) -> Dense:
-        dense = Dense(*map(_number, self.data["dense"]))
-        if not 0 < dense.code_product < math.inf:
-            raise ValueError(f"{dense} does not say what a product of codes costs")
-        return dense
+    def _preview(self, layer: Layer) -> Preview | None:
+        rows = self.data["preview"]
+        if rows is None:
+            return None
+        rotation = self._numbers(f"{PREVIEW}rotation", np.float32, (layer.dim, None))
+        columns = self._tensor(f"{PREVIEW}columns", np.float32, (layer.vocab, rotation.shape[1]))
+        if not (rows and rotation.shape[1]):
+            raise ValueError(f"a preview of {rotation.shape[1]} columns scores {rows} rows")
+        base = self._numbers(f"{PREVIEW}base", np.float32, (padded(layer.vocab),))
+        return Preview(rotation, columns, base, _whole(rows, LARGEST_SIZE))
 
     def _blocks(self, layer: Layer) -> Blocks | None:
         record = self.data["blocks"]
@@ -210,33 +195,6 @@ class _Record:
             return None
         head = self.file.tensors.get("plan.blocks.head")
         return read_blocks(record, self._tensor, head is not None and head.dtype == "F16", layer.vocab, layer.dim)
-
-    def _level(self, depth: int, entry: dict[str, Any], vocab: int, width: int) -> Level:
-        layout = tuple((_whole(a, width), _whole(b, width)) for a, b in entry["layout"])
-        if not layout or any(start >= stop for start, stop in layout):
-            raise ValueError(f"level {depth} has the layout {layout}")
-        terms = tuple(
-            Term(str(kind), _whole(a, width), _whole(b, width), _number(c), _whole(row + 1, MOST_ROWS) - 1, *map(_number, more))
-            for kind, a, b, c, row, *more in entry["terms"]
-        )
-        if len(terms) > MOST_TERMS or any(term.kind not in TERM_KINDS or term.start > term.stop for term in terms):
-            raise ValueError(f"level {depth} has the terms {terms}")
-        rows = set(slack_rows(terms))
-        _same(f"rows of the slack of level {depth}", rows, set(range(min(len(rows), MOST_ROWS))))
-        name, matrix = f"plan.levels.{depth}", not terms
-        if matrix:
-            _same("segments of a float level", len(layout), 1)
-            codes = self._tensor(f"{name}.codes", np.float32, (vocab, layout[0][1] - layout[0][0]))
-        else:
-            words = sum(-(-(stop - start) // 4) for start, stop in layout)
-            there = self.file.tensors.get(f"{name}.codes")
-            if there is not None and words % 4 == 0 and there.shape[1:2] == (words // 4 * 3,):
-                words = words // 4 * 3  # in six bits
-            codes = self._tensor(f"{name}.codes", np.uint8, (padded(vocab) // CLASS_BLOCK, words, CLASS_BLOCK, 4))
-        assert codes is not None
-        scale = None if matrix else self._sizes(f"{name}.scale", (len(layout), padded(vocab)))
-        slack = self._sizes(f"{name}.slack", (len(rows), padded(vocab)), missing=not terms, endless=True)
-        return Level(codes, layout, scale, slack, terms)
 
     def _sizes(self, name: str, shape: tuple[int | None, ...], missing: bool = False, endless: bool = False) -> Any:
         """A float32 tensor of lengths: none below 0, none infinite but where a radius may be."""

@@ -10,7 +10,6 @@ log-probabilities; a sample reads the short list and at most one band.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,17 +23,11 @@ from headlong.layers.structured import StructuredLayer
 from headlong.promise import Promise
 
 
-@dataclass(frozen=True)
-class BandsOptions:
-    """No options."""
-
-
 @register_engine
 class BandsEngine(WalkingEngine):
     """Ids and log-probabilities are proved, up to the rounding that ``error`` states."""
 
     kind: ClassVar[str] = "bands"
-    Options: ClassVar[type[Any]] = BandsOptions
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         if not isinstance(layer, BandsLayer):

@@ -17,6 +17,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -59,17 +60,19 @@ FIRST_PREFIX = 64
 """The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """Of an engine that has none."""
+
+
 class StructuredEngine(Bounded, ABC):
     """Reads one structured layer. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
 
     kind: ClassVar[str]
-    Options: ClassVar[type[Any]]
+    Options: ClassVar[type[Any]] = NoOptions
     """A frozen dataclass: the options and their defaults."""
     draws_tempered: ClassVar[bool] = False
     """Whether :meth:`_draw` knows temperatures other than 1."""
-    calibrates: ClassVar[bool] = False
-    """Whether it takes ``calibration``, hidden vectors ``[n, dim]``."""
-    calibration: Doubles | None = None
 
     def __init__(
         self,
@@ -167,14 +170,13 @@ class StructuredEngine(Bounded, ABC):
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
-        kept = SavedLayer(self.layer, self.kind, self.options, self.promise, self.seed, self.reason, self.calibration)
+        kept = SavedLayer(self.layer, self.kind, self.options, self.promise, self.seed, self.reason)
         write_structured(path, kept, layer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as layer and options, from which the rest is derived; a copy, deep or not, shares the layer."""
-        about: dict[str, Any] = {} if self.calibration is None else {"calibration": self.calibration}
         parts = self.layer, self._options, self.promise
-        return partial(type(self), *parts, threads=self._threads, seed=self.seed, reason=self.reason, **about), ()
+        return partial(type(self), *parts, threads=self._threads, seed=self.seed, reason=self.reason), ()
 
     def __repr__(self) -> str:
         layer = self.layer

@@ -12,14 +12,14 @@ normalisers is never off by more than the worst of them.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from headlong.dtypes import UNIT
-from headlong.engines.build import part
+from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
+from headlong.engines.methods.full import Full
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
@@ -31,42 +31,23 @@ from headlong.number_checks import real
 from headlong.promise import Promise
 
 
-@dataclass(frozen=True)
-class BlocksOptions:
-    """``parts``: how each block is read: "auto", "full" or "cascade"."""
-
-    parts: str = "auto"
-
-
 @register_engine
 class BlocksEngine(StructuredEngine):
     """One engine for each block; promises what they keep together."""
 
     kind: ClassVar[str] = "blocks"
-    Options: ClassVar[type[Any]] = BlocksOptions
     draws_tempered: ClassVar[bool] = True
-    calibrates: ClassVar[bool] = True
 
-    def __init__(
-        self, layer: StructuredLayer, options: Any, promise: Promise, *, calibration: Doubles | None = None, **about: Any
-    ) -> None:
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, options, promise, **about)
         if not isinstance(layer, BlocksLayer):
             raise OptionError(f"layer is {named(layer)}; the blocks engine reads a BlocksLayer")
-        self.calibration = calibration
-        count = len(layer.blocks)
-        share = promise._replace(delta=promise.delta / count)
         self.blocks = layer.blocks
         self.parts = [
-            part(
-                block.layer, options.parts, share, threads=self._threads, seed=_seed(self.seed, number),
-                vectors=None if calibration is None else _view(block, calibration),
-            )
+            reading(block.layer, Full(), promise, threads=self._threads, seed=_seed(self.seed, number))
             for number, block in enumerate(layer.blocks)
-        ]  # fmt: skip
-        kept = [engine.promise for engine in self.parts]
-        delta, delta_ids = (min(1.0, sum(getattr(one, name) for one in kept)) for name in ("delta", "delta_ids"))
-        self.promise = Promise(max(one.eps for one in kept), delta, delta_ids)
+        ]
+        self.promise = Promise(promise.eps, 0.0, 0.0)
         sizes = [block.layer.vocab for block in layer.blocks]
         self._firsts = np.concatenate([[0], np.cumsum(sizes)])
         self._order: Ids = np.arange(layer.vocab) if layer.order is None else layer.order

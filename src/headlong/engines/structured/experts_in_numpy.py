@@ -3,29 +3,23 @@
 ::
 
     k, g = argmax and maximum of softmax(gate x)
-    top-k, lse, samples       from every class of expert k, or by its blocks where they answer
+    top-k, lse, samples       from every class of expert k
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from headlong.arrays import Array
 from headlong.dtypes import UNIT
-from headlong.engines.by_blocks import BlockReader
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Ids
 from headlong.layers.experts import ExpertsLayer
 from headlong.native import Doubles
-
-CLEAR = 2.0**-34
-"""Of a logit's rounding: no more moves a mass by what a nucleus by blocks leaves for it; the same in the native code."""
 
 
 class Chosen(NamedTuple):
@@ -38,28 +32,16 @@ class Chosen(NamedTuple):
 
 
 class ExpertsReference:
-    """The same verbs in NumPy and float64, one query at a time: for reading, and for checking the native module.
+    """The same verbs in NumPy and float64, one query at a time: for reading, and for checking the native module."""
 
-    ``readers``  of each expert what reads its matrix; where that has blocks, they answer what they can
-    """
-
-    def __init__(self, layer: ExpertsLayer, readers: Sequence[Any] = ()) -> None:
+    def __init__(self, layer: ExpertsLayer) -> None:
         self.layer = layer
-        self.searches = [reader if isinstance(reader, BlockReader) else None for reader in readers] or [None] * layer.experts
 
     def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> tuple[Array, ...]:
         logits, ids = np.full((len(hidden), k), -np.inf), np.full((len(hidden), k), -1, np.int64)
         rest = []
         for b, row in enumerate(hidden):
             chosen = self.choose(row)
-            searched = self._searched(chosen, k, eps)
-            if searched is not None:
-                z, classes, *numbers = (part[0] for part in searched)
-                logits[b, : len(z)], ids[b, : len(z)] = z, classes
-                lse, error, proved, rows, read, dense = numbers
-                read, proved = read + self.layer.gate.nbytes, bool(proved) and chosen.sure
-                rest.append((lse, chosen.error, error + chosen.error, proved, rows, read, dense, chosen.expert))
-                continue
             classes, z = self.scores(chosen)
             best = np.argsort(-z, kind="stable")[:k]
             logits[b, : len(best)], ids[b, : len(best)] = z[best], classes[best]
@@ -100,52 +82,6 @@ class ExpertsReference:
         keys = z / filters.temperature + np.array(noise)
         won = keys.argmax(axis=1)
         return classes[won], z[won], keys.max(axis=1)
-
-    def draw(
-        self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
-        threads: int,
-    ) -> tuple[Array, ...]:  # fmt: skip
-        ids, done = np.full((len(hidden), n), -1, np.int64), np.zeros(len(hidden), bool)
-        logits, score, proved = np.full(ids.shape, -np.inf), np.full(ids.shape, -np.inf), np.zeros(ids.shape, bool)
-        rows, read = np.zeros(len(hidden), np.int64), np.full(len(hidden), float(self.layer.gate.nbytes))
-        chosen = [self.choose(row) for row in hidden]
-        for b, one in enumerate(chosen):
-            filters = Filters(n, temperature, top_k, top_p, min_p, seed, (row0 + b) % 2**64)
-            found = self._drawn(one, filters, (rows[b : b + 1], read[b : b + 1]))
-            if found is not None:
-                ids[b], logits[b], score[b], proved[b], done[b] = *(part[0] for part in found), one.sure, True
-            elif (top_k, top_p, min_p) == (0, 1.0, 0.0):
-                ids[b], logits[b], score[b], proved[b], done[b] = *self._from_all(one, filters), one.sure, True
-                size = len(self.layer.weight[self.layer.part(one.expert)])
-                rows[b] += size
-                read[b] += size * self.layer.width * self.layer.weight.itemsize
-        return ids, logits, score, proved, rows, read, done, np.array([one.expert for one in chosen], np.int64)
-
-    def _drawn(self, one: Chosen, filters: Filters, spent: tuple[Ids, Doubles]) -> tuple[Array, ...] | None:
-        """``ids, logits, score [1, n]`` by the blocks of the query's expert; None where these do not make them. What was read
-        joins ``spent``."""
-        reader, names = self.searches[one.expert], self.layer.ids[self.layer.part(one.expert)]
-        if reader is None or (filters.top_p < 1 and not filters.top_k and one.error >= CLEAR):
-            return None
-        filters, x = filters._replace(top_k=min(filters.top_k, len(names))), one.x[None]
-        vain = np.zeros(1, np.int64), np.zeros(1)
-        found, done = reader.draw(x, filters, None, False, 1, vain, names), True
-        if found is None and reader.draws_plainly(1, filters):
-            found = reader.plain_draws(x, filters, None, names)
-            done = bool(found[-1][0])
-        for total, more in zip(spent, vain if found is None else found[4:6], strict=True):
-            total += more
-        return None if found is None or not done else found[:3]
-
-    def _searched(self, one: Chosen, k: int, eps: float) -> tuple[Array, ...] | None:
-        """``logits, ids [1, k], lse, error, proved, rows, bytes, dense [1]`` by the blocks of the query's expert; None where
-        these are not asked. What the gate's rounding adds to a log-probability, in its logit and in lse, is left of ``eps``."""
-        reader, names = self.searches[one.expert], self.layer.ids[self.layer.part(one.expert)]
-        k, left = min(k, len(names)), min(eps * (1 - 2.0**-10), (eps - 2 * one.error) * (1 - 2.0**-50))
-        if reader is None or not reader.takes(1, k) or not (math.isinf(eps) or left >= reader.least):
-            return None
-        logits, ids, _, *rest = reader.topk(one.x[None], k, left, None, False, 1)
-        return (logits, np.where(ids < 0, -1, names[ids]), *rest)
 
     def choose(self, hidden: Doubles) -> Chosen:
         layer = self.layer

@@ -1,8 +1,7 @@
 """A structured engine as one safetensors file: its layer's arrays and a JSON record of options and promise.
 
-What an engine derives from its layer, and from calibration vectors, which are kept, is derived again on load, so there is
-nothing else to trust or to check. An engine saved without its layer records the layer's checksum, and is refused beside any
-other.
+What an engine derives from its layer is derived again on load, so there is nothing else to trust or to check. An engine saved
+without its layer records the layer's checksum, and is refused beside any other.
 """
 
 from __future__ import annotations
@@ -12,17 +11,13 @@ import math
 import os
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, rebuilt
-from headlong.native import Doubles
 from headlong.promise import Promise
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong structured engine", 1
-CALIBRATION = "calibration"
 
 
 class SavedLayer(NamedTuple):
@@ -34,7 +29,6 @@ class SavedLayer(NamedTuple):
     promise: Promise
     seed: int
     reason: str
-    calibration: Doubles | None = None
 
 
 def is_structured(path: str | os.PathLike[str]) -> bool:
@@ -57,8 +51,7 @@ def write_structured(path: str | os.PathLike[str], engine: SavedLayer, with_laye
     metadata = {"format": FORMAT, "version": str(VERSION), "engine": json.dumps(record)}
     if with_layer:
         metadata["layer"] = layer.description
-    vectors = {} if engine.calibration is None else {CALIBRATION: engine.calibration}
-    write_file(path, (layer.tensors() if with_layer else {}) | vectors, metadata)
+    write_file(path, layer.tensors() if with_layer else {}, metadata)
 
 
 def read_structured(
@@ -97,10 +90,7 @@ def _kept(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLay
     seed = record["seed"]
     if type(seed) is not int or not 0 <= seed < 2**64 or record["kind"] != layer.kind:
         raise ValueError(f"seed {seed!r} and kind {record['kind']!r} do not fit the {layer.kind} layer")
-    vectors = np.asarray(file.read(CALIBRATION), np.float64) if CALIBRATION in file.tensors else None
-    if vectors is not None and (vectors.ndim != 2 or vectors.shape[1] != layer.dim or not np.isfinite(vectors).all()):
-        raise ValueError(f"calibration vectors of shape {list(vectors.shape)} do not fit a layer of dimension {layer.dim}")
-    return SavedLayer(layer, layer.kind, dict(record["options"]), promise, seed, str(record["reason"]), vectors)
+    return SavedLayer(layer, layer.kind, dict(record["options"]), promise, seed, str(record["reason"]))
 
 
 def _layer(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLayer | None) -> StructuredLayer:

@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong.engines.arguments import Asked
-from headlong.engines.build import part
+from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of, topk_of
+from headlong.engines.methods.full import Full
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
@@ -60,7 +61,7 @@ class ScreensEngine(StructuredEngine):
         if layer.missed is not None and self.probes == layer.probes:
             self.promise = Promise(math.inf, layer.missed[1], layer.missed[1])
         self._screen = layer
-        self._rows = part(layer.rows, "full", Promise(math.inf, 0.0, 0.0), threads=self._threads, seed=self.seed)
+        self._rows = reading(layer.rows, Full(), Promise(math.inf, 0.0, 0.0), threads=self._threads, seed=self.seed)
         self._row_bytes = float(layer.dim * layer.rows.weight.itemsize)
         self._centroids = layer.centroids.astype(np.float64)
 

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,17 +22,11 @@ from headlong.layers.tree import TreeLayer
 from headlong.promise import Promise
 
 
-@dataclass(frozen=True)
-class TreeOptions:
-    """No options."""
-
-
 @register_engine
 class TreeEngine(WalkingEngine):
     """Ids and log-probabilities are proved, up to the rounding that ``error`` states."""
 
     kind: ClassVar[str] = "tree"
-    Options: ClassVar[type[Any]] = TreeOptions
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         if not isinstance(layer, TreeLayer):

@@ -69,7 +69,7 @@ def tighter(
         return read_by(layer, blocks, vectors, share, min(ASKED[1], layer.vocab))
 
     least = read(boxes)
-    if least * TOGETHER <= look_bytes(plan):
+    if least * TOGETHER <= look_bytes(layer, plan):
         return boxes
     rays = rays_of(layer, basis, threads)
     return rays if rays is not None and read(rays) < least else boxes
@@ -106,8 +106,6 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
     """As some vectors show."""
     if native.isa() == native.REFERENCE:
         return Worth(min(ASKED[1], layer.vocab), min(ASKED[1], layer.vocab), 0)  # it is asked for to be read, not to be fast
-    if not plan.levels:
-        return Worth(0, 0, 0)
     search = functools.cache(lambda k: searched(layer, blocks, vectors, share, k))
 
     def last(batch: int) -> int:
@@ -154,7 +152,7 @@ def look_time(layer: Layer, plan: Plan, k: int, batch: int) -> float:
     candidates = threads * k * (1 + math.log(max(1.0, layer.vocab / (threads * k))))
     rows = (threads * ROW + ALONE * layer.row_bytes) * k
     passes = PASSES if batch == 1 else 0.0
-    return look_bytes(plan) * max(1 / batch, PRODUCTS) + COMPARED * layer.vocab + passes + ROW * candidates + rows
+    return look_bytes(layer, plan) * max(1 / batch, PRODUCTS) + COMPARED * layer.vocab + passes + ROW * candidates + rows
 
 
 def at_once(most: int, pair: int, together: int) -> int:
@@ -188,53 +186,40 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
         return False
     if always or native.isa() == native.REFERENCE:
         return True
-    if not plan.levels:
-        return False
     search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
-    norms = np.zeros(layer.vocab, np.float32)  # they decide nothing but the rounding of float32
-    reader: Any = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, native.isa())
-    row, judges = layer.row_bytes, _judges(vectors, 1)
+    reader: Any = native.executor(
+        layer.weight, layer.bias, np.zeros(layer.vocab, np.float32), layer.link.lowered(), Plan(), native.isa()
+    )  # its norms decide nothing but the rounding of float32
     affine: Any = tuple(numbers)
-
-    def counted(every: float, way: Callable[[Doubles, int], tuple[Array, ...]]) -> Counted:
-        found = [way(one[None], seed) for seed, one in enumerate(judges)]
-        rows, read = (float(np.mean([answer[part][0] for answer in found])) for part in (4, 5))
-        return Counted(every, max(0.0, read - every - rows * row), rows)
-
-    by_blocks = counted(
-        _every(blocks),
-        lambda one, seed: native.sample_by_blocks(
-            reader.capsule, search.capsule, one, 1, 1.0, seed, 0, None, 1, 0, affine
-        ),
-    )
-    by_all = counted(look_bytes(plan), lambda one, seed: reader.sample(one, 1, 1.0, 0, 1.0, 0.0, seed, 0, None, False, 1))
-    look = by_all.opened + by_all.rows * row
-    return all(sooner(layer, by_blocks, look_time(layer, plan, 1, batch) + look, batch) for batch in (1, 2))
+    found = [
+        native.sample_by_blocks(reader.capsule, search.capsule, one[None], 1, 1.0, seed, 0, None, 1, 0, affine)
+        for seed, one in enumerate(_judges(vectors, 1))
+    ]
+    every = _every(blocks)
+    rows, read = (float(np.mean([answer[part][0] for answer in found])) for part in (4, 5))
+    counted = Counted(every, max(0.0, read - every - rows * layer.row_bytes), rows)
+    return all(sooner(layer, counted, look_time(layer, plan, 1, batch), batch) for batch in (1, 2))
 
 
-def least_eps(vocab: int, plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
+def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
     """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than looks at all
     classes; inf: none."""
-    k = min(ASKED[1], vocab)
+    k = min(ASKED[1], layer.vocab)
     some = _judges(vectors, k)
 
     def kept(eps: float) -> bool:
         alone = [within(row[None], k, eps) for row in some]
         done, read = (float(np.mean([answer[which].mean() for answer in alone])) for which in (5, 7))
-        return done >= MOST_OF and read <= LESS * look_bytes(plan)
+        return done >= MOST_OF and read <= LESS * look_bytes(layer, plan)
 
     if not kept(WITHIN[-1]):  # nor are finer ones
         return math.inf
     return next((eps for eps in WITHIN[:-1] if kept(eps)), WITHIN[-1])
 
 
-def look_bytes(plan: Plan) -> float:
+def look_bytes(layer: Layer, plan: Plan) -> float:
     """What a query reads of every class, whatever it asks."""
-    if not plan.levels:
-        return 0.0
-    level = plan.levels[0]
-    arrays = (level.codes, level.scale, level.slack, plan.base)
-    return float(sum(array.nbytes for array in arrays if array is not None))
+    return float(layer.vocab * layer.row_bytes if plan.codes is None else plan.codes.tiles.nbytes + plan.codes.rotation.nbytes)
 
 
 def stand_ins(layer: Layer) -> Array:

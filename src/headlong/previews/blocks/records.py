@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from headlong.arrays import Array, large_empty
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
-from headlong.plan import NEIGHBOURS, BoxLevel, Term, deinterleave
+from headlong.plan import NEIGHBOURS, BoxLevel, deinterleave
 from headlong.previews.encode import Group, encode, sum_up
-from headlong.previews.radii import ROUNDING, Summands, joined, roundings, typical_of
+from headlong.previews.radii import ROUNDING, Summands, Term, joined, roundings, typical_of
 from headlong.previews.whitening import Basis
 
 LONGEST = 1e30

@@ -13,7 +13,7 @@ import numpy as np
 from headlong import native
 from headlong.arrays import Array
 from headlong.layers.matrix import Layer
-from headlong.plan import DENSE_SHARE, Plan
+from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
 from headlong.previews.blocks.choice import at_once, look_bytes, read_by, stand_ins, tighter, worth
 from headlong.previews.whitening import Basis, whiten
@@ -26,14 +26,14 @@ K = 10
 def on_trial(layer: Layer, plan: Plan, threads: int) -> Plan:
     """``plan`` with blocks on trial, or without where they are of no use even to rows of the layer, which stand in for
     queries."""
-    if not plan.levels or native.isa() == native.REFERENCE:
+    if native.isa() == native.REFERENCE:
         return plan
     vectors = stand_ins(layer)
     basis = whiten(layer.weight, vectors)
-    if not promising(layer, basis, vectors, look_bytes(plan) / layer.vocab, threads):
+    if not promising(layer, basis, vectors, look_bytes(layer, plan) / layer.vocab, threads):
         return plan
-    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, DENSE_SHARE, threads)
-    most, pair, together, trial = worth(layer, plan, blocks, vectors, DENSE_SHARE)
+    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED, threads)
+    most, pair, together, trial = worth(layer, plan, blocks, vectors, MOST_SCORED)
     if most < 1:
         return plan
     return plan._replace(blocks=blocks._replace(most=most, together=together, batch=at_once(most, pair, together), trial=trial))
@@ -45,4 +45,4 @@ def promising(layer: Layer, basis: Basis, vectors: Array, bytes_each: float, thr
     step = -(-layer.vocab // SAMPLE)
     bias = None if layer.bias is None else np.ascontiguousarray(layer.bias[::step])
     some = Layer(np.ascontiguousarray(layer.weight[::step]), bias)
-    return read_by(some, blocks_of(some, basis, threads), vectors, DENSE_SHARE, K) <= bytes_each * some.vocab
+    return read_by(some, blocks_of(some, basis, threads), vectors, MOST_SCORED, K) <= bytes_each * some.vocab
