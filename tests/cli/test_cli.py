@@ -396,6 +396,6 @@ def test_structured_layers_are_compiled_and_asked_as_what_they_are(tmp_path: Pat
     for source in (layer, engine):
         lines = [json.loads(line) for line in call("topk", source, hidden, "-k", 3, "--json").splitlines()]
         assert [line["ids"] for line in lines] == expected.tolist()
-    for command in (("tune", layer, hidden), ("inspect", layer), ("bench", layer), ("shortlist", layer, hidden, "-o", "x")):
+    for command in (("tune", layer, hidden), ("inspect", layer), ("bench", layer)):
         assert "expected a layer of one matrix" in fails(*command)
     assert "whose tensors have fixed names: leave weight out" in fails("compile", f"{layer}:weight", "-o", engine)

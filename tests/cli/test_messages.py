@@ -166,13 +166,6 @@ def test_inspect_and_compile_advise_the_same(rng: np.random.Generator, vocab: in
     assert not any(f"method='{name}'" in word for line in found for word in line for name in others)
 
 
-def test_a_token_map_of_more_classes_than_there_are(files: Path) -> None:
-    paths = [str(files / name) for name in ("layer.safetensors", "h.npy")]
-    asked = ["shortlist", *paths, "-o", str(files / "map.safetensors"), "--size"]
-    assert "200 of 200 classes (500 were asked for; the layer has no more)" in CliRunner().invoke(app, [*asked, "500"]).stdout
-    assert "100 of 200 classes:" in CliRunner().invoke(app, [*asked, "100"]).stdout
-
-
 @pytest.mark.parametrize("more", [0, 256, 512])
 def test_a_safetensors_file_is_no_pickle_whatever_its_first_byte(more: int, tmp_path: Path) -> None:
     """The length of the header is its first bytes: 128 modulo 256 starts as pickles do."""

@@ -22,7 +22,6 @@ from headlong.engines.method import METHODS, option_names
 from headlong.engines.shards import here
 from headlong.engines.structured.base import ENGINES
 from headlong.errors import UnsupportedError
-from headlong.previews.screens import equal_clusters
 from structured_layers import made
 
 VOCAB, DIM = 300, 16
@@ -50,7 +49,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "shards": shards,
     "changed": changed,
     "adapting": lambda: hl.compile(matrix(), "cascade", adapt=True),
-    "screens": lambda: hl.compile(equal_clusters(matrix(), np.random.default_rng(5).standard_normal((400, DIM)), 6, 5)),
     **{f"device {name}": lambda name=name: hl.compile(matrix(), name, device="interpreter") for name in OPTIONS},  # type: ignore[misc]
 }
 ON_ONE_MATRIX = {method.name for method in BUILT_IN}

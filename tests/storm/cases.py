@@ -48,7 +48,7 @@ METHODS = {
     **dict.fromkeys(MAKERS, ({},)),
     **dict.fromkeys(("blocks", "experts", "mixture"), ({}, {"parts": "full"}, {"parts": "cascade"})),
 }  # fmt: skip
-OFTEN = {"cascade": 14, "auto": 4}
+OFTEN = {"cascade": 14, "auto": 4, "mixture": 3}
 LARGE_TREE = 20_011
 """Classes beyond which a structured layer is not thrown: its distribution in float64 is walked, not multiplied."""
 MOST_NUMBERS, MOST_LOGITS = 13_000_000, 2_500_000
@@ -238,6 +238,5 @@ def facts_of(thrown: Thrown, live: Any) -> Truth:
     if thrown.oracle is None:
         return truth(thrown.layer, thrown.hidden, live)
     found = thrown.oracle(thrown.hidden)
-    exponents = found.exponents if live is None or found.unscreened is None else found.unscreened
-    exponents = exponents if live is None else np.where(live, exponents, -np.inf)
+    exponents = found.exponents if live is None else np.where(live, found.exponents, -np.inf)
     return Truth(exponents, exponents, logsumexp(exponents), found.rounding)

@@ -36,7 +36,6 @@ ENGINES = (saved.FORMAT, saved_structured.FORMAT)
 MAGIC = b"\x93NUMPY"
 NPY_FAULTS = (ValueError, TypeError, EOFError, OverflowError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
 """What NumPy raises over a header that is broken, or whose shape is: the header is a Python literal."""
-SHORTLISTS = ("headlong shortlist", structured.FORMAT)
 HIDDEN_NAMES = ("hidden", "valid_hidden", "hidden_states")
 
 
