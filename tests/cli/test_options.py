@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["topk", "capacity", "inspect"])
+@pytest.mark.parametrize("name", ["topk", "inspect"])
 def test_out_has_what_json_prints(files: Path, name: str) -> None:
     asked = [name, str(files / "layer.safetensors"), str(files / "h.npy"), "--threads", "1", "-o", str(files / "found.json")]
     for more in ([], ["--json"]):
