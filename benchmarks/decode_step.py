@@ -18,7 +18,6 @@ import time
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from headlong.bench import gguf, measure
@@ -64,20 +63,9 @@ def by_llama(model: Any, tokens: int) -> Continue:
     return lambda ids, step: [token for (token,) in model.steps([ids[0].tolist()], tokens, **gguf.SAMPLERS[step])]
 
 
-def loaded(file: Path) -> tuple[Any, Any]:
-    """The model of a GGUF file in float32, and its tokenizer."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.quantization_config import GgufConfig
-
-    found: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    plain = GgufConfig(dequantize=True)  # else products of packed weights, which are slower
-    model = AutoModelForCausalLM.from_pretrained(**found, quantization_config=plain, dtype=torch.float32)
-    return model.eval(), AutoTokenizer.from_pretrained(**found)
-
-
 def everyone(tokens: int, threads: int) -> tuple[dict[str, Continue], Any]:
     """Who takes part, and the tokenizer."""
+    from headlong.demo.language_model import loaded
     from headlong.integrations.transformers import accelerate
 
     stock, tokenizer = loaded(smollm2_file())

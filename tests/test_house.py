@@ -30,8 +30,8 @@ READING = {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/refe
 ASKING = {*CORE, DOOR, "number_checks", "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "number_checks", "native", "bench", "heads", "torch"}
-SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "lorann"}
-COMMANDING = {*MEASURING, *TRAINING, "inspection", "integrations"}
+SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "lorann", "rabitqlib", "turbovec", "pyvsag"}
+COMMANDING = {*MEASURING, *TRAINING, "inspection", "margins", "teacher", "integrations"}
 
 # room -> what its files may import beside the standard library and the room itself. A room is a folder, or a file at the
 # top; a folder inside a room is a room of its own.
@@ -67,6 +67,8 @@ LAW: dict[str, set[str]] = {
     "integrations/llama_cpp": {*ASKING, "llama_cpp"},
     "integrations/recommenders": {*ASKING, "scipy", "implicit", "rectools"},
     "inspection": MEASURING,
+    "margins": {*CORE, "native", "previews", "engines"},
+    "teacher": {*CORE, "number_checks"},
     "tune": MEASURING,
     "demo": {*MEASURING, "inspection"},
     "cli": {*COMMANDING, "cli/commands", "loading", "tune", "typer", "rich"},
@@ -74,8 +76,8 @@ LAW: dict[str, set[str]] = {
     "__init__": {*LEFTWARD, "compile", "loading", "tune", "engines", "structured"},
     "__main__": {"cli"},
 }
-FILES = {"bench/real_layers.py": {"implicit", "scipy", "sklearn"}, "engines/device/memory.py": {"torch", "triton"},
-    "engines/device/kernels.py": {"triton"}, "packed_rows.py": {"gguf"},
+FILES = {"bench/real_layers.py": {"implicit", "scipy", "sklearn"}, "demo/language_model.py": {"torch", "transformers"},
+    "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"}, "packed_rows.py": {"gguf"},
 }  # fmt: skip
 """Files with a package of their own: a GPU's memory, GGUF files."""
 OPTIONAL = {"torch", "matplotlib", "transformers", "scipy", "gguf", "llama_cpp", *SEARCHING}

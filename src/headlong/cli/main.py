@@ -7,11 +7,13 @@ from headlong.cli.commands.bench import bench
 from headlong.cli.commands.chat import chat
 from headlong.cli.commands.compile import compile as compile_
 from headlong.cli.commands.demo import demo
+from headlong.cli.commands.distill import distill
 from headlong.cli.commands.harvest import harvest
 from headlong.cli.commands.inspect import inspect
 from headlong.cli.commands.report import report
+from headlong.cli.commands.ties import ties
 from headlong.cli.commands.topk import topk
 from headlong.cli.commands.tune import tune
 
-for command in (demo, inspect, compile_, tune, topk, chat, bench, report, harvest):
+for command in (demo, inspect, compile_, tune, topk, ties, chat, bench, report, harvest, distill):
     app.command()(command)

@@ -1,6 +1,6 @@
 """Others that answer the same question, as contestants of the benchmark."""
 
-from headlong.bench.rivals import clusters, dense, graphs, vector_search
+from headlong.bench.rivals import clusters, codes, dense, graphs, vector_search
 from headlong.bench.rivals.registry import RIVALS, Found, Rival, contestant, installed, rival
 
 DENSE = (
@@ -15,6 +15,6 @@ def dense_installed() -> list[str]:
 
 
 __all__ = [
-    "DENSE", "RIVALS", "Found", "Rival", "clusters", "contestant", "dense", "dense_installed", "graphs", "installed", "rival",
-    "vector_search",
+    "DENSE", "RIVALS", "Found", "Rival", "clusters", "codes", "contestant", "dense", "dense_installed", "graphs", "installed",
+    "rival", "vector_search",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """What a rival is: a name, the packages it needs, and a builder that gives a contestant for one layer.
 
-A new rival is written in the file of its kind: ``dense`` products, ``graphs``, ``clusters``, and
+A new rival is written in the file of its kind: ``dense`` products, ``graphs``, ``codes`` of few bits, ``clusters``, and
 ``vector_search`` for what FAISS and ScaNN have besides. It is measured, never wrapped as an engine. ``about`` says what it
 reads; ``build`` seconds and ``memory`` bytes beyond the layer, where it can tell, are for the tables.
 """

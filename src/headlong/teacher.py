@@ -1,0 +1,93 @@
+"""Teacher files: each token's likeliest classes, their exact logits, and the log of the mass behind them.
+
+    tail = log(1 - sum over the k best of p)        within ``tail_error``: from lse, which the engine keeps within eps
+
+A folder of safetensors shards, ``teacher-00000.safetensors`` and so on: ``ids [n, k]`` int32, ``logits [n, k]``, ``lse, error,
+tail, tail_error [n]`` float32. A shard is written whole or not at all, so a run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.answers import TopK
+from headlong.errors import MalformedFileError, StoreError
+from headlong.number_checks import whole
+from headlong.store import open_file, write_file
+
+FORMAT, BLOCK, SHARD = "headlong teacher", 256, 65_536
+Floats = NDArray[np.float32]
+
+
+class Teacher(NamedTuple):
+    """One shard: ``ids, logits [n, k]``, ``lse, error, tail, tail_error [n]``."""
+
+    ids: NDArray[np.int32]
+    logits: Floats
+    lse: Floats
+    error: Floats
+    tail: Floats
+    tail_error: Floats
+
+
+def distill(
+    engine: Any, hidden: Any, out: str | os.PathLike[str], k: int = 64, shard: int = SHARD,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Path]:  # fmt: skip
+    """What ``engine`` says of ``hidden [n, dim]``, in ``out``; shards that are there already, of the same call, are kept."""
+    whole(k, "k", 1, engine.layer.vocab)
+    whole(shard, "shard", 1, 2**40)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file; give another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for number, start in enumerate(range(0, len(hidden), shard)):
+        stop, path = min(start + shard, len(hidden)), folder / f"teacher-{number:05d}.safetensors"
+        about = {"format": FORMAT, "start": str(start), "stop": str(stop), "k": str(k), "promise": str(engine.promise)}
+        if not path.exists():
+            parts = [_taught(engine, hidden[at : min(at + BLOCK, stop)], k) for at in range(start, stop, BLOCK)]
+            columns = (np.concatenate(column) for column in zip(*parts, strict=True))
+            write_file(path, dict(zip(Teacher._fields, columns, strict=True)), about)
+        elif (found := open_file(path).metadata) != found | about:
+            raise StoreError(f"{path} is of another call ({found}); expected {about}: give another folder, or remove it")
+        made.append(path)
+        if progress is not None:
+            progress(stop, len(hidden))
+    return made
+
+
+def _taught(engine: Any, hidden: Any, k: int) -> Teacher:
+    top: TopK = engine.topk(np.asarray(hidden).astype(np.float64), k)
+    tail, tail_error = tail_of(top)
+    ids, logits = top.ids.astype(np.int32), top.logits.astype(np.float32)
+    lse, error = top.lse.astype(np.float32), (top.error + np.abs(top.lse) * 2.0**-24).astype(np.float32)
+    return Teacher(ids, logits, lse, error, tail.astype(np.float32), tail_error.astype(np.float32))
+
+
+def tail_of(top: TopK) -> tuple[Any, Any]:
+    """``log(1 - mass of top)`` and how far off it is: both ends, whose middle is given; -inf where nothing is left for sure."""
+    mass = np.where(top.ids < 0, 0.0, np.exp(top.log_probs)).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = (np.log(np.maximum(1 - mass * np.exp(end), 0.0)) for end in (top.error, -top.error))
+        middle = np.where(np.isneginf(high), -np.inf, np.where(np.isneginf(low), high, (low + high) / 2))
+        error = np.where(np.isneginf(high), 0.0, np.where(np.isneginf(low), np.inf, (high - low) / 2))
+    return middle, error + 2.0**-23 * np.abs(np.where(np.isfinite(middle), middle, 0.0))
+
+
+def read_teacher(folder: str | os.PathLike[str]) -> Iterator[Teacher]:
+    """The shards, in the order of their tokens, mapped."""
+    paths = sorted(Path(folder).glob("teacher-*.safetensors"))
+    if not paths:
+        raise MalformedFileError(f"{folder} has no teacher-*.safetensors; expected what headlong distill wrote")
+    for path in paths:
+        file = open_file(path)
+        if file.metadata.get("format") != FORMAT:
+            raise MalformedFileError(f"{path} is no teacher file; expected what headlong distill wrote")
+        yield Teacher(*(file.read(name) for name in Teacher._fields))

@@ -1,0 +1,60 @@
+"""Teacher files: what they hold, runs that were stopped, and the loss that reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headlong as hl
+from headlong.errors import StoreError
+from headlong.teacher import distill, read_teacher
+from oracle import truth
+
+torch = pytest.importorskip("torch")
+
+RNG = np.random.default_rng(0)
+LAYER = hl.Layer(RNG.standard_normal((400, 24)).astype(np.float32))
+HIDDEN = RNG.standard_normal((50, 24)).astype(np.float32)
+
+
+def test_shards_hold_the_best_and_the_mass_behind_them_and_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    engine = hl.compile(LAYER, delta=0)
+    paths = distill(engine, HIDDEN, tmp_path, k=8, shard=20)
+    assert [path.name for path in paths] == [f"teacher-0000{i}.safetensors" for i in range(3)]
+    before = [path.read_bytes() for path in paths]
+    stamps = [path.stat().st_mtime_ns for path in paths]
+    paths[1].unlink()
+    distill(engine, HIDDEN, tmp_path, k=8, shard=20)
+    assert [path.read_bytes() for path in paths] == before
+    assert [paths[i].stat().st_mtime_ns for i in (0, 2)] == [stamps[0], stamps[2]]
+    with pytest.raises(StoreError, match="is of another call"):
+        distill(engine, HIDDEN, tmp_path, k=9, shard=20)
+    facts = truth(LAYER, HIDDEN)
+    parts = list(read_teacher(tmp_path))
+    ids, logits, lse, error, tail, off = (np.concatenate([part[i] for part in parts]) for i in range(6))
+    assert (ids == np.argsort(-facts.logits, axis=1, kind="stable")[:, :8]).all()
+    np.testing.assert_allclose(logits, np.take_along_axis(facts.logits, ids.astype(np.int64), 1), rtol=1e-6)
+    assert (np.abs(lse - facts.lse) <= error).all()
+    rest = np.log(1 - np.exp(np.take_along_axis(facts.log_probs, ids.astype(np.int64), 1)).sum(axis=1))
+    assert (np.abs(tail - rest) <= off).all()
+
+
+def test_the_loss_is_the_divergence_over_the_best_and_one_bucket_and_has_its_gradient() -> None:
+    from headlong.heads.distillation import distillation_loss
+
+    generator = torch.Generator().manual_seed(0)
+    teacher, student = (torch.randn(5, 12, generator=generator, dtype=torch.float64) for _ in range(2))
+    p, q = teacher.softmax(1), student.softmax(1)
+    top, ids = teacher.topk(4, dim=1)
+    chosen = p.gather(1, ids)
+    tail, other = 1 - chosen.sum(1), 1 - q.gather(1, ids).sum(1)
+    expected = (chosen * (chosen.log() - q.gather(1, ids).log())).sum(1) + tail * (tail / other).log()
+    asked = student.clone().requires_grad_(True)
+    found = distillation_loss(asked, ids, top, tail.log(), "none")
+    torch.testing.assert_close(found, expected)
+    assert torch.autograd.gradcheck(lambda z: distillation_loss(z, ids, top, tail.log()), asked)
+    assert distillation_loss(teacher, ids, top, tail.log()).abs() < 1e-12
+    whole = distillation_loss(student, teacher.topk(12).indices, teacher.topk(12).values, torch.full((5,), -torch.inf).double())
+    torch.testing.assert_close(whole, (p * (p / q).log()).sum(1).mean())
