@@ -39,7 +39,7 @@ from headlong.errors import HeadlongError
 
 SHAPES = ("33278,512,1", "262144,640,1", "128256,2048,1", "262144,3072,2")
 ENGINES: dict[str, tuple[str, float]] = {
-    "full": ("full", 0.01), "cascade, ids only": ("cascade", math.inf), "svd": ("svd", math.inf),
+    "full": ("full", 0.01), "codes, ids only": ("codes", math.inf), "svd": ("svd", math.inf),
 }  # fmt: skip
 K, SEED, TEMPERATURE = 10, 0, 0.8
 STEPS: dict[str, dict[str, Any]] = {"draw": {}, "draw, top-p 0.95": {"top_p": 0.95}}

@@ -28,15 +28,15 @@ def test_auto_is_one_predicate_with_a_reason() -> None:
         "12,800 bytes of rows, fewer than 2,200,000: reading all of them is no slower than looking first",
     )
     large, between = (hl.Layer(np.zeros((size // 200, 100), np.float16)) for size in (FEW_TO_BET, 2 * FEW))
-    assert choose(large, bet)[0] == "cascade" and "2,200,000 or more" in choose(large, bet)[1]
-    assert choose(between, bet)[0] == "full" and choose(between, proof)[0] == "cascade"
+    assert choose(large, bet)[0] == "codes" and "2,200,000 or more" in choose(large, bet)[1]
+    assert choose(between, bet)[0] == "full" and choose(between, proof)[0] == "codes"
     engine = hl.compile(SMALL_LAYER)
     assert engine.method.name == "full" and engine.reason == choose(SMALL_LAYER, bet)[1]
-    assert hl.compile(SMALL_LAYER, "cascade").reason == "asked for"
+    assert hl.compile(SMALL_LAYER, "codes").reason == "asked for"
     vectors = np.random.default_rng(1).standard_normal((50, 16))
     for method in ("auto", "full"):
         assert hl.compile(SMALL_LAYER, method, calibration=vectors).reason.endswith("; the calibration vectors are not used")
-    assert "not used" not in hl.compile(SMALL_LAYER, "cascade", calibration=vectors).reason
+    assert "not used" not in hl.compile(SMALL_LAYER, "codes", calibration=vectors).reason
 
 
 def test_auto_reads_batches_of_a_layer_of_middling_size_densely_where_each_query_would_bet() -> None:
@@ -45,7 +45,7 @@ def test_auto_reads_batches_of_a_layer_of_middling_size_densely_where_each_query
     assert layer.vocab * layer.dim < SHARED
     betting, proving = hl.compile(layer), hl.compile(layer, eps=math.inf)
     hidden = rng.standard_normal((2, 60)).astype(np.float32)
-    assert betting.method.name == proving.method.name == "cascade" and "batches are read densely" in betting.reason
+    assert betting.method.name == proving.method.name == "codes" and "batches are read densely" in betting.reason
     assert not betting.topk(hidden[:1]).cost.dense.any() and betting.topk(hidden).cost.dense.all()
     assert not proving.topk(hidden).cost.dense.any()
 
@@ -56,10 +56,10 @@ def test_promises() -> None:
         hl.compile(SMALL_LAYER, method, **asked)
         for method, asked in (
             ("full", {"eps": 0.03, "delta": 0.1}),
-            ("cascade", {"eps": 0.03, "delta": 0.1}),
-            ("cascade", {"eps": math.inf}),
-            ("cascade", {"log_probs": False}),
-            ("cascade", {"eps": 0.03, "delta": 0.0}),
+            ("codes", {"eps": 0.03, "delta": 0.1}),
+            ("codes", {"eps": math.inf}),
+            ("codes", {"log_probs": False}),
+            ("codes", {"eps": 0.03, "delta": 0.0}),
         )
     )
     assert full.promise == proof.promise == hl.Promise(0.03, 0.0, 0.0)
@@ -67,7 +67,7 @@ def test_promises() -> None:
     assert cascade.promise == hl.Promise(0.03, 0.1, 0.0)
     assert "ids proved, log-probabilities within 0.03 nats but for one in 10" in repr(cascade)
     assert ids.promise == alone.promise == hl.Promise(math.inf, 0.0, 0.0)
-    assert hl.compile(SMALL_LAYER, "cascade").promise == hl.Promise(0.01, 1e-6, 0.0)
+    assert hl.compile(SMALL_LAYER, "codes").promise == hl.Promise(0.01, 1e-6, 0.0)
 
 
 def test_promises_say_what_they_are() -> None:
@@ -90,10 +90,10 @@ def test_svd_promises_nothing() -> None:
         ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, adaptive, cascade, codes, full, svd"),
         ({"method": None}, OptionError, "method is None"),
         ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
-        ({"method": "cascade", "name": "x"}, OptionError, "cascade has no option 'name'; it has blocks"),
-        ({"method": "cascade", "blocks": 1}, OptionError, "blocks is 1; expected True or False"),
+        ({"method": "codes", "name": "x"}, OptionError, "codes has no option 'name'; it has blocks"),
+        ({"method": "codes", "blocks": 1}, OptionError, "blocks is 1; expected True or False"),
         ({"method": "adaptive", "aim": (0.3, 0.1)}, OptionError, "adaptive has no option 'aim'"),
-        ({"method": "cascade", "rotation": 3}, OptionError, "cascade has no option 'rotation'"),
+        ({"method": "codes", "rotation": 3}, OptionError, "codes has no option 'rotation'"),
         ({"eps": 0}, OptionError, "eps is 0"),
         ({"eps": "small"}, OptionError, "eps is 'small'"),
         ({"delta": 2}, OptionError, "delta is 2"),
@@ -123,14 +123,14 @@ def test_threads_change_no_answer() -> None:
     rng = np.random.default_rng(1)
     layer = hl.Layer(rng.standard_normal((5000, 32)).astype(np.float32))
     hidden = rng.standard_normal((9, 32)).astype(np.float32)
-    one, two = (hl.compile(layer, "cascade", threads=n) for n in (1, 3))
+    one, two = (hl.compile(layer, "codes", threads=n) for n in (1, 3))
     assert (one.topk(hidden, 6).ids == two.topk(hidden, 6).ids).all()
     assert (one.topk(hidden, 6).logits == two.topk(hidden, 6).logits).all()
     assert (one.sample(hidden, 3, seed=1, top_p=0.5).ids == two.sample(hidden, 3, seed=1, top_p=0.5).ids).all()
 
 
 @pytest.mark.parametrize("level", native.levels())
-@pytest.mark.parametrize("method", ["full", "cascade"])
+@pytest.mark.parametrize("method", ["full", "codes"])
 def test_a_trained_layer(
     monkeypatch: pytest.MonkeyPatch, trained: Layer, trained_hidden: np.ndarray, method: str, level: str
 ) -> None:
@@ -158,8 +158,8 @@ def test_a_trained_layer(
 
 def test_the_trained_layer_is_read_in_part(trained: Layer, trained_hidden: np.ndarray) -> None:
     """With everything proved and eps 0.2, a query costs at most 30 % of float32's bytes."""
-    found = hl.compile(trained, "cascade", eps=0.2, threads=1).topk(trained_hidden[:8], 10)
-    one = hl.compile(trained, "cascade", eps=0.2, threads=1).topk(trained_hidden[:1], 10)
+    found = hl.compile(trained, "codes", eps=0.2, threads=1).topk(trained_hidden[:8], 10)
+    one = hl.compile(trained, "codes", eps=0.2, threads=1).topk(trained_hidden[:1], 10)
     dense = trained.vocab * trained.dim * 4
     assert one.cost.bytes[0] <= 0.3 * dense and not found.cost.dense.any()
 
@@ -200,8 +200,8 @@ def test_auto_looks_for_a_batch_of_proofs_where_a_look_reads_less() -> None:
 @pytest.mark.parametrize(
     ("function", "method", "options"),
     [
-        ("eigh", "cascade", {"blocks": True}),
-        ("inv", "cascade", {"blocks": True}),
+        ("eigh", "codes", {"blocks": True}),
+        ("inv", "codes", {"blocks": True}),
     ],
 )
 def test_a_library_that_computes_nan_is_told_of(

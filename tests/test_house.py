@@ -31,7 +31,7 @@ ASKING = {*CORE, DOOR, "number_checks", "native", "engines", "engines/reference"
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "number_checks", "native", "bench", "heads", "torch"}
 SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "lorann", "rabitqlib", "turbovec", "pyvsag"}
-COMMANDING = {*MEASURING, *TRAINING, "inspection", "capacity", "margins", "teacher", "integrations"}
+COMMANDING = {*MEASURING, *TRAINING, "inspection", "margins", "teacher", "integrations"}
 
 # room -> what its files may import beside the standard library and the room itself. A room is a folder, or a file at the
 # top; a folder inside a room is a room of its own.
@@ -69,7 +69,6 @@ LAW: dict[str, set[str]] = {
     "inspection": MEASURING,
     "margins": {*CORE, "native", "previews", "engines"},
     "teacher": {*CORE, "number_checks"},
-    "capacity": MEASURING | {"scipy"},
     "tune": MEASURING,
     "demo": {*MEASURING, "inspection"},
     "cli": {*COMMANDING, "cli/commands", "loading", "tune", "typer", "rich"},

@@ -16,7 +16,6 @@
 #include <numpy/arrayobject.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -92,16 +91,6 @@ struct Ranges {
     double float32_room;  // of eps, where answers are rounded to float32
 };
 
-// Which calls are left to Python though they are plain: one in so many; 0: none.
-struct Turns {
-    uint32_t one_in = 0;
-    std::atomic<uint32_t> asked{0};
-
-    Turns() = default;
-    Turns(const Turns& other) : one_in(other.one_in) {}
-    bool out() { return one_in > 0 && (asked.fetch_add(1, std::memory_order_relaxed) + 1) % one_in == 0; }
-};
-
 class DirectCall {
   public:
     // executor, blocks: the bound classes' capsules, which belong to `owners`, or None for no blocks; numbers: what a Reader has;
@@ -134,9 +123,6 @@ class DirectCall {
         set(numbers, "first", reader_.first);
         check(reader_.first >= 1, "a filter asks for some classes");
     }
-
-    // The same calls, but None for one in so many of them: somebody wants to see those.
-    DirectCall(const DirectCall& all, uint32_t one_in) : DirectCall(all) { turns_.one_in = one_in; }
 
     // Each verb gives None where Python is to look at the arguments.
     nb::object topk(nb::handle hidden, nb::handle k, nb::handle eps) const {
@@ -226,7 +212,6 @@ class DirectCall {
     }
 
     bool begin(nb::handle hidden, nb::handle eps, Call& call) const {
-        if (turns_.out()) return false;
         call.array = PyArray_CheckExact(hidden.ptr()) ? nb::borrow(hidden) : as_numpy_(hidden, "hidden");
         if (!PyArray_CheckExact(call.array.ptr())) return false;
         auto* array = reinterpret_cast<PyArrayObject*>(call.array.ptr());
@@ -364,7 +349,6 @@ class DirectCall {
     uint64_t seed_ = 0;
     int threads_;
     bool proves_ = false;
-    mutable Turns turns_;
 };
 
 int load_numpy() {
@@ -381,7 +365,6 @@ void bind_direct_call(nb::module_& m) {
                       nb::object, nb::object, nb::object>(),
              nb::arg("executor"), nb::arg("blocks").none(), nb::arg("owners"), nb::arg("numbers"), nb::arg("kept"), nb::arg("threads"), nb::arg("path"),
              nb::arg("classes"), nb::arg("ranges"), nb::arg("as_numpy"), nb::arg("like"), nb::arg("link"))
-        .def("but_for_one_in", [](const DirectCall& all, uint32_t count) { return DirectCall(all, count); }, nb::arg("count"))
         .def("topk", &DirectCall::topk, nb::arg("hidden").none(), nb::arg("k").none(), nb::arg("eps").none())
         .def("lse", &DirectCall::lse, nb::arg("hidden").none(), nb::arg("eps").none())
         .def("log_prob", &DirectCall::log_prob, nb::arg("hidden").none(), nb::arg("ids").none(), nb::arg("eps").none())

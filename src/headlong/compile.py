@@ -27,20 +27,18 @@ from headlong.engines.method import METHODS, Method, option_names
 from headlong.engines.method_choice import choose
 from headlong.engines.methods import adaptive, codes, full, svd
 from headlong.engines.mixture import engine as mixture
-from headlong.engines.structured import bands, differentiated, experts, screens, tree
+from headlong.engines.structured import bands, differentiated, experts, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
 from headlong.number_checks import flag, real, whole
-from headlong.previews.expected_reads import held_out
 from headlong.promise import Promise
 
 BUILT_IN = (full.Full, codes.Coded, svd.Svd, adaptive.Adaptive)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
-    screens.ScreensEngine,
 )  # fmt: skip
 
 ADAPTED = ("auto", "codes")
@@ -117,14 +115,9 @@ def compile(
 
 
 def _adapting(layer: Layer, method: str, wanted: Promise, vectors: Doubles | None, how: dict[str, Any]) -> Engine | Adapting:
-    """An engine that learns from its queries, where there is a plan to be learned; the vectors held out are what it expects."""
-    like = None
-    if vectors is not None:
-        vectors, like = held_out(vectors)
+    """An engine that learns from its queries, where there is a plan to be learned."""
     engine = _read(layer, method, wanted, vectors, **how)
-    if not engine.plan.looks:
-        return engine
-    return Adapting(engine, partial(_read, layer, method, wanted, builders=1, **how), like)
+    return Adapting(engine, partial(_read, layer, method, wanted, builders=1, **how)) if engine.plan.looks else engine
 
 
 def _read(

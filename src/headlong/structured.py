@@ -4,7 +4,6 @@ from headlong.layers.bands import BandsLayer
 from headlong.layers.differentiated import BlocksLayer
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.mixture import MixtureLayer
-from headlong.layers.screens import ScreenLayer
 from headlong.layers.structured import StructuredLayer, load_layer
 from headlong.layers.tree import TreeLayer
 
@@ -13,7 +12,6 @@ __all__ = [
     "BlocksLayer",
     "ExpertsLayer",
     "MixtureLayer",
-    "ScreenLayer",
     "StructuredLayer",
     "TreeLayer",
     "load_layer",

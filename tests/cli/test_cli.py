@@ -112,9 +112,9 @@ def test_compile_saves_an_engine_that_topk_reads(files: Path) -> None:
 
 def test_compile_can_leave_the_layer_out(files: Path) -> None:
     out = files / "engine.safetensors"
-    call("compile", files / "layer.safetensors", "-o", out, "--method", "cascade", "--without-layer")
+    call("compile", files / "layer.safetensors", "-o", out, "--method", "codes", "--without-layer")
     assert "layer" in fails("topk", out, files / "h.npy")
-    assert hl.load(out, hl.Layer.load(files / "layer.safetensors")).method.name == "cascade"
+    assert hl.load(out, hl.Layer.load(files / "layer.safetensors")).method.name == "codes"
 
 
 def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
@@ -133,10 +133,10 @@ def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
 
 
 def test_inspect_of_an_engine_says_what_it_reads(files: Path) -> None:
-    engine = hl.compile(hl.Layer.load(files / "layer.safetensors"), "cascade")
+    engine = hl.compile(hl.Layer.load(files / "layer.safetensors"), "codes")
     engine.save(files / "engine.safetensors")
     said = call("inspect", files / "engine.safetensors")
-    assert f"cascade: {engine.reason}" in said
+    assert f"codes: {engine.reason}" in said
     assert json.loads(call("inspect", files / "engine.safetensors", "--json"))["reason"] == engine.reason
 
 
@@ -333,7 +333,7 @@ def test_the_help_names_every_method() -> None:
 
 def test_inspect_verifies_a_file(files: Path) -> None:
     engine = files / "engine.safetensors"
-    hl.compile(hl.Layer.load(files / "layer.safetensors"), "cascade").save(engine)
+    hl.compile(hl.Layer.load(files / "layer.safetensors"), "codes").save(engine)
     for file in (engine, files / "layer.safetensors"):
         assert call("inspect", file, "--verify").strip().endswith("every byte is as it was written")
         damaged = bytearray(file.read_bytes())
@@ -362,7 +362,7 @@ def test_numbers_near_the_end_of_float32_pass_without_a_warning(files: Path) -> 
     assert json.loads(call("inspect", files / "huge.safetensors", "--json"))["int8_widths"][-1] > 1e30
     assert "beyond float32's range" in fails("inspect", files / "layer.safetensors", files / "far.npy")
     assert "beyond float32's range" in fails("bench", files / "layer.safetensors", files / "far.npy")
-    call("compile", files / "layer.safetensors", "-o", files / "e", "--method", "cascade", "--calibration", files / "one.npy")
+    call("compile", files / "layer.safetensors", "-o", files / "e", "--method", "codes", "--calibration", files / "one.npy")
 
 
 def test_the_version_is_told() -> None:
@@ -396,6 +396,6 @@ def test_structured_layers_are_compiled_and_asked_as_what_they_are(tmp_path: Pat
     for source in (layer, engine):
         lines = [json.loads(line) for line in call("topk", source, hidden, "-k", 3, "--json").splitlines()]
         assert [line["ids"] for line in lines] == expected.tolist()
-    for command in (("tune", layer, hidden), ("inspect", layer), ("bench", layer), ("shortlist", layer, hidden, "-o", "x")):
+    for command in (("tune", layer, hidden), ("inspect", layer), ("bench", layer)):
         assert "expected a layer of one matrix" in fails(*command)
     assert "whose tensors have fixed names: leave weight out" in fails("compile", f"{layer}:weight", "-o", engine)

@@ -126,9 +126,9 @@ def test_a_transposed_weight_is_suspected(files: Path) -> None:
 @pytest.mark.parametrize(("typed", "meant"), [("calib", "calibration"), ("thread", "threads"), ("block", "blocks")])
 def test_a_near_option_is_suggested(typed: str, meant: str) -> None:
     with pytest.raises(OptionError, match=rf"no option '{typed}'; did you mean {meant}=\?"):
-        hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "cascade", **{typed: 1})  # type: ignore[call-overload]
+        hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "codes", **{typed: 1})  # type: ignore[call-overload]
     with pytest.raises(OptionError) as far:
-        hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "cascade", zzz=1)
+        hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "codes", zzz=1)
     assert "did you mean" not in str(far.value)
 
 
@@ -162,15 +162,8 @@ def test_inspect_and_compile_advise_the_same(rng: np.random.Generator, vocab: in
     found = list(advice(inspect(layer, None, 5, 1, lambda done, total: None)))
     engine = hl.compile(layer)
     assert found[0] == (f"compile takes '{engine.name}'", engine.reason)
-    others = {"full", "cascade", "svd", "adaptive"} - {engine.name}
+    others = {"full", "codes", "svd", "adaptive"} - {engine.name}
     assert not any(f"method='{name}'" in word for line in found for word in line for name in others)
-
-
-def test_a_token_map_of_more_classes_than_there_are(files: Path) -> None:
-    paths = [str(files / name) for name in ("layer.safetensors", "h.npy")]
-    asked = ["shortlist", *paths, "-o", str(files / "map.safetensors"), "--size"]
-    assert "200 of 200 classes (500 were asked for; the layer has no more)" in CliRunner().invoke(app, [*asked, "500"]).stdout
-    assert "100 of 200 classes:" in CliRunner().invoke(app, [*asked, "100"]).stdout
 
 
 @pytest.mark.parametrize("more", [0, 256, 512])

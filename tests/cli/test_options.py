@@ -25,7 +25,7 @@ COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-define
 def test_options_have_one_meaning(name: str) -> None:
     spelt = {option: param for param in COMMANDS[name].params for option in param.opts}
     arguments = [param.name for param in COMMANDS[name].params if param.param_type_name == "argument"]
-    silent = {"chat", "compile", "shortlist", "report", "harvest", "distill"}
+    silent = {"chat", "compile", "report", "harvest", "distill"}
     assert spelt["--json"].is_flag if "--json" in spelt else name in silent
     assert ("-o" in spelt) == ("--out" in spelt)
     assert "--out" in spelt or "--json" not in spelt
@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["topk", "capacity", "inspect"])
+@pytest.mark.parametrize("name", ["topk", "inspect"])
 def test_out_has_what_json_prints(files: Path, name: str) -> None:
     asked = [name, str(files / "layer.safetensors"), str(files / "h.npy"), "--threads", "1", "-o", str(files / "found.json")]
     for more in ([], ["--json"]):

@@ -27,7 +27,7 @@ DIM = 512
 def built(patch: pytest.MonkeyPatch, level: str, eps: float, layer: Layer, hidden: np.ndarray, **options: object) -> Engine:
     patch.setenv("HEADLONG_ISA", level)
     chosen: dict[str, Any] = {"threads": 2, "blocks": False, **options}
-    engine = hl.compile(layer, "cascade", eps=eps, calibration=hidden[100:], **chosen)
+    engine = hl.compile(layer, "codes", eps=eps, calibration=hidden[100:], **chosen)
     assert isinstance(engine, Engine) and len(engine.plan.levels) == 1
     return engine
 
@@ -120,7 +120,7 @@ def test_one_query_of_a_batch_does_not_pay_for_a_pass_that_none_shares() -> None
     rng, size = np.random.default_rng(0), np.arange(1, 257) ** -0.5
     weight = (rng.standard_normal((20_000, 256)) * size).astype(np.float32)
     hidden = (rng.standard_normal((2_200, 256)) * size).astype(np.float32)
-    engine = hl.compile(hl.Layer(weight), "cascade", calibration=hidden[:2000], eps=0.2, delta=0.0, blocks=False)
+    engine = hl.compile(hl.Layer(weight), "codes", calibration=hidden[:2000], eps=0.2, delta=0.0, blocks=False)
     asked = hidden[2000:]
     assert not any(engine.topk(row[None], 10).cost.dense[0] for row in asked[:40])
     dense = [int(engine.topk(asked[first : first + 8], 10).cost.dense.sum()) for first in range(0, 200, 8)]
@@ -133,7 +133,7 @@ def test_a_batch_reads_codes_that_no_cache_holds_once() -> None:
     rng = np.random.default_rng(3)
     layer = hl.Layer(rng.normal(size=(20_000, 256)).astype(np.float32))
     hidden = 0.3 * rng.normal(size=(8, 256))
-    engine = hl.compile(layer, "cascade", eps=math.inf, threads=2)
+    engine = hl.compile(layer, "codes", eps=math.inf, threads=2)
     alone, together = engine.topk(hidden[:1], 10), engine.topk(hidden, 10)
     assert not together.cost.dense.any()
     assert together.cost.bytes.sum() < 1.5 * alone.cost.bytes.sum()
@@ -154,7 +154,7 @@ def test_estimates_that_most_queries_want_are_kept_whatever_was_asked_between(mo
     """No cache holds them: codes were read twice by a first batch, and again by every one that came after small ones."""
     as_looks_are_worth(monkeypatch)
     layer, hidden = words(96, 24_000, DIM)
-    engine = hl.compile(layer, "cascade", eps=0.2, delta=1e-3, threads=1)  # bets of 1e-6 read too much
+    engine = hl.compile(layer, "codes", eps=0.2, delta=1e-3, threads=1)  # bets of 1e-6 read too much
     cost = engine.topk(hidden, 5).cost
     for _ in range(40):
         engine.topk(hidden[:1], 5)
@@ -169,7 +169,7 @@ def test_what_a_look_serves_nothing_shares_one_dense_pass(monkeypatch: pytest.Mo
     rng = np.random.default_rng(3)
     layer = hl.Layer(rng.standard_normal((48_000, 160), np.float32))
     hidden = 0.3 * rng.standard_normal((64, 160), np.float32)
-    found, full = (hl.compile(layer, method, threads=1).topk(hidden, 10) for method in ("cascade", "full"))
+    found, full = (hl.compile(layer, method, threads=1).topk(hidden, 10) for method in ("codes", "full"))
     assert 0.9 < found.cost.dense.mean() < 1
     assert found.cost.bytes.mean() < 1.5 * full.cost.bytes.mean()
     np.testing.assert_array_equal(found.ids, full.ids)

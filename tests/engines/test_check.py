@@ -34,7 +34,7 @@ def test_limits_are_where_the_tails_are(failures: int, count: int) -> None:
 def test_what_is_proved_holds() -> None:
     layer, hidden = layer_and_hidden()
     steps: list[tuple[int, int]] = []
-    found = hl.compile(layer, "cascade", delta=0.0).check(hidden, 5, progress=lambda *step: steps.append(step))
+    found = hl.compile(layer, "codes", delta=0.0).check(hidden, 5, progress=lambda *step: steps.append(step))
     assert found.holds and found.ids is not None and found.log_probs is not None
     assert (found.ids.failures, found.ids.asked, found.ids.promised) == (0, 150, 0.0)
     assert found.worst <= 0.01 and steps[-1] == (150, 150)
@@ -87,7 +87,7 @@ def test_a_class_is_wrong_beside_a_huge_one_and_named_twice_beside_one_that_is_n
 
 def test_what_is_not_promised_is_not_counted() -> None:
     layer, hidden = layer_and_hidden()
-    found = hl.compile(layer, "cascade", eps=float("inf")).check(hidden[:20], 3)
+    found = hl.compile(layer, "codes", eps=float("inf")).check(hidden[:20], 3)
     assert found.log_probs is None and found.ids is not None and found.holds
     assert tally("ids", 0.01, 9, 100).holds is False and tally("ids", 0.01, 3, 100).holds
 
@@ -115,7 +115,7 @@ class Shifted:
         return self.engine.every_class(hidden)
 
 
-@pytest.mark.parametrize("method", ["full", "cascade"])
+@pytest.mark.parametrize("method", ["full", "codes"])
 @pytest.mark.parametrize("scale", [1.0, 1e6, 1e9, 1e13, 1e16, 1e30])
 def test_what_float64_cannot_tell_is_counted_apart(scale: float, method: str) -> None:
     """With logits of 1e14 a log-probability is a multiple of 0.015: nothing says whether it is within 0.01."""

@@ -22,7 +22,6 @@ from headlong.engines.method import METHODS, option_names
 from headlong.engines.shards import here
 from headlong.engines.structured.base import ENGINES
 from headlong.errors import UnsupportedError
-from headlong.previews.screens import equal_clusters
 from structured_layers import made
 
 VOCAB, DIM = 300, 16
@@ -36,12 +35,12 @@ def matrix() -> hl.Layer:
 
 def shards() -> Any:
     whole = matrix()
-    return here([hl.compile(hl.Layer(whole.weight[part]), "cascade") for part in (slice(0, 130), slice(130, VOCAB))])
+    return here([hl.compile(hl.Layer(whole.weight[part]), "codes") for part in (slice(0, 130), slice(130, VOCAB))])
 
 
 def changed() -> Any:
     weight = matrix().weight
-    return hl.compile(hl.Layer(weight[:290]), "cascade").with_rows(weight[280:], ids=range(280, VOCAB))
+    return hl.compile(hl.Layer(weight[:290]), "codes").with_rows(weight[280:], ids=range(280, VOCAB))
 
 
 MAKERS: dict[str, Callable[[], Any]] = {
@@ -49,8 +48,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     **{kind: lambda head=head: hl.compile(made(head, DIM, VOCAB).layer) for kind, head in HEADS.items()},  # type: ignore[misc]
     "shards": shards,
     "changed": changed,
-    "adapting": lambda: hl.compile(matrix(), "cascade", adapt=True),
-    "screens": lambda: hl.compile(equal_clusters(matrix(), np.random.default_rng(5).standard_normal((400, DIM)), 6, 5)),
+    "adapting": lambda: hl.compile(matrix(), "codes", adapt=True),
     **{f"device {name}": lambda name=name: hl.compile(matrix(), name, device="interpreter") for name in OPTIONS},  # type: ignore[misc]
 }
 ON_ONE_MATRIX = {method.name for method in BUILT_IN}

@@ -57,7 +57,7 @@ def same(a: Any, b: Any, hidden: np.ndarray) -> bool:
     return bool((ours.ids == theirs.ids).all() and (ours.logits == theirs.logits).all() and drawn.all())
 
 
-@pytest.mark.parametrize("kind", ["full", "cascade", "svd", "adaptive", "experts", "tree"])
+@pytest.mark.parametrize("kind", ["full", "codes", "svd", "adaptive", "experts", "tree"])
 def test_a_flipped_bit_anywhere_is_noticed(tmp_path: Path, kind: str) -> None:
     engine, hidden = some_engine(kind)
     path = tmp_path / "head.safetensors"
@@ -74,7 +74,7 @@ def test_a_flipped_bit_anywhere_is_noticed(tmp_path: Path, kind: str) -> None:
 
 
 def test_damage_is_named_and_can_be_passed_over(tmp_path: Path) -> None:
-    engine, _ = some_engine("cascade")
+    engine, _ = some_engine("codes")
     path = tmp_path / "head.safetensors"
     engine.save(path)
     damaged = bytearray(path.read_bytes())
@@ -109,14 +109,14 @@ def without_checksum(path: Path) -> None:
     assert open_file(path).checksum is None
 
 
-@pytest.mark.parametrize("kind", ["cascade", "experts"])
+@pytest.mark.parametrize("kind", ["codes", "experts"])
 def test_files_of_earlier_versions_open_and_their_layer_is_compared(tmp_path: Path, kind: str) -> None:
     engine, hidden = some_engine(kind)
     path = tmp_path / "head.safetensors"
     engine.save(path)
     without_checksum(path)
     assert same(hl.load(path), engine, hidden)
-    name = "layer.weight" if kind == "cascade" else "weight"
+    name = "layer.weight" if kind == "codes" else "weight"
     file, damaged = open_file(path), bytearray(path.read_bytes())
     damaged[-(max(info.stop for info in file.tensors.values()) - file.tensors[name].start)] ^= 1
     path.write_bytes(damaged)
@@ -132,7 +132,7 @@ def test_the_checksums_name_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_cut_off_after_it_was_read(tmp_path: Path) -> None:
-    engine, hidden = some_engine("cascade")
+    engine, hidden = some_engine("codes")
     path = tmp_path / "head.safetensors"
     engine.save(path)
     loaded = hl.load(path, mapped=False)
@@ -190,7 +190,7 @@ def test_a_killed_save_leaves_nothing_or_what_a_later_one_clears(tmp_path: Path,
 def test_a_layer_that_was_written_to_is_not_saved(tmp_path: Path, place: str) -> None:
     rng = np.random.default_rng(0)
     arrays = {"weight": rng.standard_normal((300, 8)).astype(np.float32), "bias": np.zeros(300, np.float32)}
-    engine = hl.compile(hl.Layer(**arrays), "cascade")
+    engine = hl.compile(hl.Layer(**arrays), "codes")
     engine.save(tmp_path / "before")
     borrowed = engine.at_temperature(0.5), copy.copy(engine), copy.deepcopy(engine), engine.reading_densely(3)
     arrays[place][7] += 1
@@ -200,7 +200,7 @@ def test_a_layer_that_was_written_to_is_not_saved(tmp_path: Path, place: str) ->
         with pytest.raises(WrongLayerError, match="was written to"):
             pickle.dumps(one)
     assert not (tmp_path / "after").exists()
-    again = hl.compile(engine.layer, "cascade")
+    again = hl.compile(engine.layer, "codes")
     again.save(tmp_path / "after")
     assert json.loads(open_file(tmp_path / "after").metadata["engine"])["layer"]["checksum"] == hl.Layer(**arrays).checksum()
     with pytest.raises(WrongLayerError, match="made for another layer"):
@@ -210,8 +210,8 @@ def test_a_layer_that_was_written_to_is_not_saved(tmp_path: Path, place: str) ->
 def test_a_copy_is_nobody_elses(tmp_path: Path) -> None:
     weight = np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
     layer = hl.Layer(weight, copy=True)
-    engine = hl.compile(layer, "cascade")
-    expected = hl.compile(hl.Layer(weight.copy()), "cascade")
+    engine = hl.compile(layer, "codes")
+    expected = hl.compile(hl.Layer(weight.copy()), "codes")
     weight[:] = 0
     assert layer.stamp() is None and same(engine, expected, np.eye(8))
     engine.save(tmp_path / "head")
@@ -219,7 +219,7 @@ def test_a_copy_is_nobody_elses(tmp_path: Path) -> None:
     assert not layer.weight.flags.writeable
 
 
-@pytest.mark.parametrize("kind", ["full", "cascade", "svd", "adaptive", "experts", "tree"])
+@pytest.mark.parametrize("kind", ["full", "codes", "svd", "adaptive", "experts", "tree"])
 def test_engines_are_pickled_and_copied(kind: str) -> None:
     engine, hidden = some_engine(kind)
     for other in (pickled(engine), copy.copy(engine), copy.deepcopy(engine)):

@@ -26,10 +26,10 @@ LAYER = hl.Layer(
 HIDDEN = RNG.standard_normal((2600, 48)) * ENERGY * 3
 ASKED: dict[str, dict[str, Any]] = {
     "full": {"method": "full"},
-    "default": {"method": "cascade"},
-    "ids": {"method": "cascade", "eps": math.inf, "calibration": HIDDEN[:1000], "blocks": False},
-    "blocks": {"method": "cascade", "eps": math.inf, "calibration": HIDDEN[:1000], "blocks": True},
-    "everything proved": {"method": "cascade", "eps": 0.05, "delta": 0.0},
+    "default": {"method": "codes"},
+    "ids": {"method": "codes", "eps": math.inf, "calibration": HIDDEN[:1000], "blocks": False},
+    "blocks": {"method": "codes", "eps": math.inf, "calibration": HIDDEN[:1000], "blocks": True},
+    "everything proved": {"method": "codes", "eps": 0.05, "delta": 0.0},
 }
 CAPPED = hl.Layer(LAYER.weight, LAYER.bias, hl.SoftCap(5.0))
 SIGMOIDAL = hl.Layer(LAYER.weight, LAYER.bias, hl.Gss())
@@ -62,7 +62,7 @@ def engines() -> dict[str, Any]:
         pytest.skip("the reference in NumPy has no native call")
     found: dict[str, Any] = {name: hl.compile(LAYER, **options) for name, options in ASKED.items()}
     found |= {name: hl.compile(layer) for name, layer in (("soft-cap", CAPPED), ("sigsoftmax", SIGMOIDAL))}
-    plain = hl.compile(LAYER, "cascade", eps=0.01, delta=0.0, calibration=PEAKED * HIDDEN[:500], blocks=True)
+    plain = hl.compile(LAYER, "codes", eps=0.01, delta=0.0, calibration=PEAKED * HIDDEN[:500], blocks=True)
     plan = plain.plan._replace(blocks=plain.plan.blocks._replace(least=1e-3, batch=EVERY, most=LAYER.vocab))
     found["normalisers by blocks"] = Engine(LAYER, plain.method, plan, plain.norms, plain.promise)
     return found
@@ -261,7 +261,7 @@ def marks_of(call: Any) -> list[str]:
 
 @pytest.mark.parametrize("masked", [False, True])  # by the native call, and by the steps in Python
 def test_a_top_k_that_keeps_all_costs_nothing(masked: bool) -> None:
-    engine = hl.compile(LAYER, "cascade", threads=1)
+    engine = hl.compile(LAYER, "codes", threads=1)
     asked: dict[str, Any] = {"n": 2, "seed": 3} | ({"exclude": [5]} if masked else {})
     plain = engine.sample(HIDDEN[:3], **asked)
     for top_k in (LAYER.vocab, 2 * LAYER.vocab):

@@ -32,7 +32,7 @@ from headlong.errors import (
 from oracle import Truth, check_draw, check_topk, check_within, truth
 from thinned import in_turn
 
-PREFIX = "cascade, calibrated"
+PREFIX = "codes, calibrated"
 READERS = [*(name for name in METHODS if name != "adaptive"), PREFIX]  # test_adaptive.py: it promises nothing
 """Every registered method, and the cascade once more, with calibration vectors."""
 WANTED = hl.Promise(0.01, 0.0, 0.0)
@@ -169,7 +169,7 @@ def test_hundreds_of_draws_are_those_of_one_by_one(class0: int) -> None:
     hidden, draws = rng.standard_normal((2, 12)), 500
     z = hidden @ layer.weight.astype(np.float64).T + layer.bias
     allowed = np.array([1, 5, 700, 2099])
-    for method in ("full", "cascade"):
+    for method in ("full", "codes"):
         engine = hl.compile(layer, method)
         found = engine.sample(hidden, n=draws, seed=9, class0=class0)
         few = engine.sample(hidden, n=draws, seed=9, class0=class0, allowed=allowed)
@@ -228,7 +228,7 @@ def budget_is_clear(engine: Engine, case: Case) -> NDArray[np.bool_]:
     return np.array(clear)
 
 
-def small(method: str = "cascade", dim: int = 24, vocab: int = 3000, **options: Any) -> tuple[Engine, NDArray[np.float32]]:
+def small(method: str = "codes", dim: int = 24, vocab: int = 3000, **options: Any) -> tuple[Engine, NDArray[np.float32]]:
     rng = np.random.default_rng(7)
     weight = rng.standard_normal((vocab, dim)).astype(np.float32)
     bias = rng.standard_normal(vocab).astype(np.float32)
@@ -318,7 +318,7 @@ def test_eps_of_one_call(level: str) -> None:
 
 def test_flat_layers_are_finished_densely(level: str) -> None:
     layer = hl.Layer(np.full((4000, 32), 0.25, np.float32))
-    found = hl.compile(layer, "cascade").topk(np.ones((2, 32), np.float32), 3)
+    found = hl.compile(layer, "codes").topk(np.ones((2, 32), np.float32), 3)
     assert found.cost.dense.all() and found.proved.all() and (found.ids == [0, 1, 2]).all()
 
 
@@ -407,7 +407,7 @@ def test_threads_change_no_digit(level: str, rows: str) -> None:
     layer = hl.Layer(weight.get(rows, np.zeros((9000, 37))).astype(np.float16))
     hidden = rng.standard_normal((11, 37))
     count = 3 if level == native.REFERENCE else 11
-    for method in ("full", "cascade"):
+    for method in ("full", "codes"):
         first, *others = (hl.compile(layer, method, eps=0.05, delta=0.0, threads=n).topk(hidden[:count], 7) for n in (1, 2, 5))
         loop = [hl.compile(layer, method, eps=0.05, delta=0.0, threads=2).topk(hidden[b : b + 1], 7) for b in (0, count - 1)]
         for other in others:
@@ -453,10 +453,10 @@ def test_a_shard_draws_with_the_noise_of_its_own_classes(level: str, monkeypatch
     monkeypatch.setenv("HEADLONG_ISA", level)
     rng = np.random.default_rng(8)
     weight, hidden = rng.standard_normal((1003, 24)).astype(np.float32), rng.standard_normal((5, 24))
-    whole = hl.compile(hl.Layer(weight), "cascade").sample(hidden, n=3, temperature=0.7, seed=3)
+    whole = hl.compile(hl.Layer(weight), "codes").sample(hidden, n=3, temperature=0.7, seed=3)
     starts = (0, 301, 602, 1003)  # none but the first a multiple of four
     parts = [
-        hl.compile(hl.Layer(weight[start:stop]), "cascade").sample(hidden, n=3, temperature=0.7, seed=3, class0=start)
+        hl.compile(hl.Layer(weight[start:stop]), "codes").sample(hidden, n=3, temperature=0.7, seed=3, class0=start)
         for start, stop in itertools.pairwise(starts)
     ]
     scores = np.stack([part.score for part in parts])

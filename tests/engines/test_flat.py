@@ -37,7 +37,7 @@ def test_the_sample_is_all_that_is_read_in_vain(kind: str, batch: int, level: st
     layer = hl.Layer(KINDS[kind](rng).astype(np.float32))
     hidden = rng.standard_normal((batch, DIM))
     eps = 1e-4 if "many rows" in kind else 0.02  # all classes together are bounded well
-    engine = hl.compile(layer, "cascade", eps=eps, delta=0.0, threads=2)
+    engine = hl.compile(layer, "codes", eps=eps, delta=0.0, threads=2)
     top = engine.topk(hidden, 10)
     assert top.cost.dense.all() and top.proved.all() and (top.error <= eps).all()
     found = truth(layer, hidden)
@@ -54,7 +54,7 @@ def test_rows_that_are_nearly_one_row_are_told_apart_by_codes_of_what_differs(le
     hidden = rng.standard_normal((3, DIM))
     found = truth(layer, hidden)
     for row in range(3):
-        top = hl.compile(layer, "cascade", eps=0.02, delta=0.0, threads=2).topk(hidden[row : row + 1], 10)
+        top = hl.compile(layer, "codes", eps=0.02, delta=0.0, threads=2).topk(hidden[row : row + 1], 10)
         assert not top.cost.dense.any() and top.proved.all() and (top.error <= 0.02).all()
         check_topk(found.logits[row], top.ids[0], top.logits[0], 2 * found.rounding[row])
 
@@ -68,7 +68,7 @@ def test_many_queries_are_read_densely_where_products_of_codes_cost_more_than_th
     rng = np.random.default_rng(6)
     layer = hl.Layer((rng.standard_normal((VOCAB, DIM)) / DIM**0.5).astype(np.float16))
     hidden = rng.standard_normal((batch, DIM))
-    top = hl.compile(layer, "cascade", eps=0.2, delta=0.0).topk(hidden, 10)
+    top = hl.compile(layer, "codes", eps=0.2, delta=0.0).topk(hidden, 10)
     if batch == 8 or level not in CLOSE:
         assert (top.cost.dense == (batch == 64 and level in DEAR)).all()
     assert (top.error <= 0.2).all()
@@ -82,7 +82,7 @@ def test_a_class_that_carries_all_mass_is_not_taken_for_a_flat_layer() -> None:
     weight = rng.standard_normal((VOCAB, DIM)) / DIM**0.5
     hidden = rng.standard_normal((4, DIM))
     weight[100] = 6 * hidden.mean(axis=0)  # 100: a class of the sample
-    top = hl.compile(hl.Layer(weight.astype(np.float32)), "cascade", eps=0.02, delta=0.0).topk(hidden, 10)
+    top = hl.compile(hl.Layer(weight.astype(np.float32)), "codes", eps=0.02, delta=0.0).topk(hidden, 10)
     assert not top.cost.dense.any() and (top.ids[:, 0] == 100).all() and (top.error <= 0.02).all()
 
 
@@ -90,7 +90,7 @@ def test_the_same_digits_on_any_number_of_threads() -> None:
     rng = np.random.default_rng(5)
     layer = hl.Layer((rng.standard_normal((VOCAB, 64)) / 4).astype(np.float32))
     hidden = rng.standard_normal((70, 64))
-    found = [hl.compile(layer, "cascade", eps=0.2, delta=0.0, threads=threads).topk(hidden, 10) for threads in (1, 2, 3)]
+    found = [hl.compile(layer, "codes", eps=0.2, delta=0.0, threads=threads).topk(hidden, 10) for threads in (1, 2, 3)]
     for other in found[1:]:
         assert (other.lse == found[0].lse).all() and (other.ids == found[0].ids).all()
         assert (other.cost.dense == found[0].cost.dense).all()

@@ -22,7 +22,7 @@ def _free_memory() -> int:
 
 
 @pytest.mark.skipif(_free_memory() < NEEDED, reason="needs 9 GiB of free memory")
-@pytest.mark.parametrize("method", ["cascade", left_out("full")])
+@pytest.mark.parametrize("method", ["codes", left_out("full")])
 def test_more_than_two_to_the_31_numbers(tmp_path: Path, method: str) -> None:
     path, rng = tmp_path / "large.safetensors", np.random.default_rng(3)
     ids = np.array([0, 5, 64, 2**20, VOCAB - 65, VOCAB - 2, VOCAB - 1])

@@ -51,7 +51,7 @@ def play(case: Case) -> Outcome:
     calibration, queries = hidden[: -case.batch], hidden[-case.batch :]
     layer = hl.Layer(weight, bias)
     engine = hl.compile(
-        layer, "cascade", eps=case.eps, calibration=calibration if case.calibrated else None, threads=2, **case.options
+        layer, "codes", eps=case.eps, calibration=calibration if case.calibrated else None, threads=2, **case.options
     ).reading_densely(math.inf)  # batches of so small a layer are read densely otherwise
     found = engine.topk(queries, K)
     alone = [engine.topk(query[None], K).cost for query in queries]
@@ -103,8 +103,8 @@ def test_normalisers_that_nobody_asked_for_are_finite_and_within_their_error(spr
 
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "plain": ("cascade", {}),
-    "blocks": ("cascade", {"blocks": True}), "default": ("auto", {}),
+    "plain": ("codes", {}),
+    "blocks": ("codes", {"blocks": True}), "default": ("auto", {}),
 }  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def test_a_query_whose_other_classes_weigh_nothing_is_done(batch: int) -> None:
     weight = rng.normal(size=(20_000, 16)).astype(np.float32)
     hidden = rng.normal(size=(batch, 16)).astype(np.float32)
     weight[:batch] = 40 * hidden  # each query's own class is some hundreds of nats above all others
-    engine = hl.compile(hl.Layer(weight), "cascade", threads=1).reading_densely(math.inf)
+    engine = hl.compile(hl.Layer(weight), "codes", threads=1).reading_densely(math.inf)
     found = engine.topk(30 * hidden, K)
     logits = 30 * hidden.astype(np.float64) @ weight.T.astype(np.float64)
     assert (found.ids == np.argsort(-logits, axis=1, kind="stable")[:, :K]).all()
@@ -161,7 +161,7 @@ def test_where_the_first_looks_are_in_vain_the_others_are_not_taken(batch: int, 
     as_looks_are_worth(monkeypatch)
     rng = np.random.default_rng(7)
     layer = hl.Layer(rng.normal(size=(9_000, 48)).astype(np.float32))
-    engine = hl.compile(layer, "cascade", eps=1e-6, threads=2).reading_densely(math.inf)
+    engine = hl.compile(layer, "codes", eps=1e-6, threads=2).reading_densely(math.inf)
     cost = engine.topk(rng.normal(size=(batch, 48)), K).cost
     assert cost.dense.all()
     looked_at = cost.rows > layer.vocab + K  # beside the dense pass and its own best, some rows were scored
@@ -194,7 +194,7 @@ def test_a_batch_of_peaked_queries_is_proved_by_few_rows(monkeypatch: pytest.Mon
     weight = (rng.normal(size=(12_000, 256)) * np.exp(0.4 * rng.normal(size=(12_000, 1)))).astype(np.float16)
     hidden = rng.normal(size=(64, 256))
     hidden /= np.std(hidden @ weight[:500].T.astype(np.float64), axis=1, keepdims=True)
-    engine = hl.compile(hl.Layer(weight), "cascade", eps=0.1, delta=0.0, threads=2)
+    engine = hl.compile(hl.Layer(weight), "codes", eps=0.1, delta=0.0, threads=2)
     peaked, flat = engine.topk(40 * hidden, K), engine.topk(1e-3 * hidden, K)
     assert peaked.cost.rows.max() < 0.01 * len(weight)
     # Known from the look at all classes, or not asked for.
@@ -210,7 +210,7 @@ def test_a_normaliser_alone_costs_no_more_than_with_ids() -> None:
     rng = np.random.default_rng(4)
     layer = hl.Layer(rng.normal(size=(20_000, 128)).astype(np.float16))
     hidden = 2 * rng.normal(size=(24, 128))
-    engine = hl.compile(layer, "cascade", threads=2)
+    engine = hl.compile(layer, "codes", threads=2)
     for x in hidden:
         alone, beside = engine.lse(x[None]), engine.topk(x[None], K)
         assert not alone.cost.dense[0] and alone.cost.bytes[0] < 1.1 * beside.cost.bytes[0]

@@ -59,9 +59,9 @@ def test_a_small_plan_is_left_as_it_is() -> None:
 
 def test_engines_answer_as_before(least: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     layer, hidden = hl.Layer(rng.standard_normal((3000, 48)).astype(np.float32)), rng.standard_normal((600, 48))
-    moved = hl.compile(layer, "cascade", calibration=hidden, eps=np.inf, blocks=True, threads=1)
+    moved = hl.compile(layer, "codes", calibration=hidden, eps=np.inf, blocks=True, threads=1)
     monkeypatch.setattr(build, "in_large_pages", lambda plan: plan)
-    left = hl.compile(layer, "cascade", calibration=hidden, eps=np.inf, blocks=True, threads=1)
+    left = hl.compile(layer, "codes", calibration=hidden, eps=np.inf, blocks=True, threads=1)
     assert moved.plan.blocks is not None and moved.plan.blocks.closer is not None
     for one, other in zip(arrays_of(moved.plan), arrays_of(left.plan), strict=True):
         assert np.array_equal(one, other)

@@ -94,7 +94,7 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str)
     layer, hidden = flat_layer()
     exact = truth(layer, hidden[:50])
     failures, sampled = 0, 0
-    engine = hl.compile(layer, "cascade", eps=0.02, delta=0.1, calibration=hidden[100:], threads=2)
+    engine = hl.compile(layer, "codes", eps=0.02, delta=0.1, calibration=hidden[100:], threads=2)
     assert engine.promise == hl.Promise(0.02, 0.1, 0.0)
     for seed in range(SEEDS):
         reader = reader_of(engine, threads=2, seed=seed)
@@ -117,7 +117,7 @@ def reader_of(engine: Engine, **options: int) -> Engine:
 def test_delta_nought_is_a_proof(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     layer, hidden = flat_layer(3000)
-    engine = hl.compile(layer, "cascade", eps=0.02, delta=0.0, calibration=hidden[100:])
+    engine = hl.compile(layer, "codes", eps=0.02, delta=0.0, calibration=hidden[100:])
     found, exact = engine.lse(hidden[:20]), truth(layer, hidden[:20])
     assert (found.error <= 0.02).all()
     check_within(found.lse, exact.lse, found.error, 1e-9)
@@ -128,10 +128,10 @@ def test_answers_come_back_the_same() -> None:
     the ids; the sample then differs, within the promise.) Alone, a query reads other rows; its ids and logits are the same."""
     layer, hidden = flat_layer()
     options = {"eps": 0.02, "delta": 0.1, "calibration": hidden[100:]}
-    engine = hl.compile(layer, "cascade", seed=1, threads=1, **options)
+    engine = hl.compile(layer, "codes", seed=1, threads=1, **options)
     first = engine.topk(hidden[:40], 5)
     assert (first.lse == engine.topk(hidden[:40], 5).lse).all()
-    compiled_again = hl.compile(layer, "cascade", seed=1, threads=3, **options)
+    compiled_again = hl.compile(layer, "codes", seed=1, threads=3, **options)
     assert (first.lse == reader_of(compiled_again, threads=1, seed=1).topk(hidden[:40], 5).lse).all()
     other = reader_of(engine, threads=1, seed=2).topk(hidden[:40], 5)
     assert (first.lse != other.lse).mean() > 0.9 and (first.ids == other.ids).all()
@@ -165,7 +165,7 @@ def test_the_trained_layer_keeps_the_default_promise(trained: Layer, trained_hid
 def test_a_nucleus_that_a_bet_decides_is_the_exact_one() -> None:
     """The same seeds draw the same classes, but for delta."""
     layer, hidden = flat_layer(4000)
-    engine = hl.compile(layer, "cascade", delta=0.1, calibration=hidden[200:], threads=1)
+    engine = hl.compile(layer, "codes", delta=0.1, calibration=hidden[200:], threads=1)
     exact = hl.compile(layer, "full", threads=1)
     other = 0
     for seed, one in enumerate(hidden[:200]):

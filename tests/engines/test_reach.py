@@ -36,7 +36,7 @@ def peaked(vocab: int = 6000, dim: int = 32, scale: float = 40.0) -> tuple[Layer
 
 def by_blocks(layer: Layer, hidden: Any, **options: Any) -> Engine:
     """An engine whose normalisers go by blocks, whether they are worth their while or not."""
-    engine = hl.compile(layer, "cascade", eps=EPS, calibration=hidden, blocks=True, **options)
+    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden, blocks=True, **options)
     blocks = engine.plan.blocks._replace(least=1e-3, batch=EVERY, most=layer.vocab)
     plan = engine.plan._replace(blocks=blocks)
     return Engine(layer, engine.method, plan, engine.norms, engine.promise, threads=engine.threads)
@@ -75,8 +75,8 @@ def test_errors_hold_for_any_spread(seed: int, vocab: int, dim: int, spread: flo
 
 def test_a_peaked_layer_reads_a_few_blocks_and_proves_its_normaliser() -> None:
     layer, hidden = peaked()
-    engine = hl.compile(layer, "cascade", eps=EPS, calibration=hidden[20:], blocks=True)
-    other = hl.compile(layer, "cascade", eps=EPS, calibration=hidden[20:], blocks=False)
+    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden[20:], blocks=True)
+    other = hl.compile(layer, "codes", eps=EPS, calibration=hidden[20:], blocks=False)
     assert engine.plan.blocks.least <= EPS
     mine, theirs = ([one.topk(row[None], 10) for row in hidden[:20]] for one in (engine, other))
     assert np.mean([top.cost.bytes for top in mine]) < 0.5 * np.mean([top.cost.bytes for top in theirs])
@@ -88,7 +88,7 @@ def test_a_peaked_layer_reads_a_few_blocks_and_proves_its_normaliser() -> None:
 
 def test_a_flat_layer_is_looked_at_as_ever() -> None:
     layer, hidden = peaked(scale=0.2)
-    engine = hl.compile(layer, "cascade", eps=EPS, calibration=hidden, blocks=True)
+    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden, blocks=True)
     assert math.isinf(engine.plan.blocks.least)
     forced = by_blocks(layer, hidden)
     reader = forced.executor
@@ -114,7 +114,7 @@ def test_masks_and_threads() -> None:
 
 def test_files_say_from_which_eps(tmp_path: Path) -> None:
     layer, hidden = peaked()
-    engine = hl.compile(layer, "cascade", eps=EPS, calibration=hidden, blocks=True)
+    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden, blocks=True)
     engine.save(tmp_path / "engine.safetensors")
     same = hl.load(tmp_path / "engine.safetensors")
     assert same.plan.blocks.least == engine.plan.blocks.least

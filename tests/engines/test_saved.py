@@ -28,7 +28,7 @@ from headlong.errors import (
 from headlong.store import open_file, write_file
 from plans import decaying
 
-METHOD_NAMES = ("full", "cascade", "codes", "svd", "adaptive")
+METHOD_NAMES = ("full", "codes", "codes", "svd", "adaptive")
 
 
 def engine(method: str, case: str = "random", dtype: str = "float32", **options: Any) -> tuple[Engine, np.ndarray]:
@@ -42,7 +42,7 @@ def test_the_names_are_all_methods() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", ["random", "softcap", "scaled", "one number", "duplicates"])
-@pytest.mark.parametrize("method", ["full", "cascade", "svd"])
+@pytest.mark.parametrize("method", ["full", "codes", "svd"])
 def test_round_trip(tmp_path: Path, method: str, case: str, dtype: str) -> None:
     saved, hidden = engine(method, case, dtype)
     saved.save(tmp_path / "head.safetensors")
@@ -68,7 +68,7 @@ def test_what_is_read_densely_goes_by_the_level_that_compiled(
     layer, hidden = decaying(8_192, 256, 1.0)
     hidden = hidden[:64]
     monkeypatch.setenv("HEADLONG_ISA", compiled_on)
-    compiled = hl.compile(layer, "cascade", eps=0.2, delta=0.0)
+    compiled = hl.compile(layer, "codes", eps=0.2, delta=0.0)
     compiled.save(tmp_path / "head.safetensors")
     expected = compiled.topk(hidden, 10)
     for level in native.levels()[1:]:
@@ -79,7 +79,7 @@ def test_what_is_read_densely_goes_by_the_level_that_compiled(
 
 
 def test_a_product_of_codes_has_a_price(tmp_path: Path) -> None:
-    saved, _ = engine("cascade")
+    saved, _ = engine("codes")
     saved.save(tmp_path / "head.safetensors")
     file = open_file(tmp_path / "head.safetensors")
     record = json.loads(file.metadata["engine"])
@@ -94,7 +94,7 @@ def test_a_product_of_codes_has_a_price(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"blocks": True}])
 def test_options_come_back(tmp_path: Path, options: dict[str, Any]) -> None:
-    saved, hidden = engine("cascade", **options)
+    saved, hidden = engine("codes", **options)
     saved.save(tmp_path / "head.safetensors")
     loaded = hl.load(tmp_path / "head.safetensors")
     assert loaded.method == saved.method
@@ -102,7 +102,7 @@ def test_options_come_back(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 def test_without_its_layer(tmp_path: Path) -> None:
-    saved, hidden = engine("cascade")
+    saved, hidden = engine("codes")
     path = tmp_path / "plan.safetensors"
     saved.save(path, layer=False)
     with pytest.raises(StoreError, match=r"saved without its layer; pass load\(path, layer=...\)"):
@@ -130,7 +130,7 @@ def test_loading_reads_no_weights(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     layer = hl.Layer(np.tile(rng.standard_normal((1000, 256)).astype(np.float32), (128, 1)))
     path = tmp_path / "head.safetensors"
-    hl.compile(layer, "cascade").save(path)
+    hl.compile(layer, "codes").save(path)
     loaded = hl.load(path, verify=False)
     assert loaded.layer.vocab == 128_000
     assert resident(path) < path.stat().st_size / 2
@@ -209,7 +209,7 @@ CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_contradictions_are_refused(tmp_path: Path, change: str) -> None:
-    saved, _ = engine("cascade")
+    saved, _ = engine("codes")
     path = tmp_path / "head.safetensors"
     saved.save(path)
     edit, error = CHANGES[change]
@@ -220,7 +220,7 @@ def test_contradictions_are_refused(tmp_path: Path, change: str) -> None:
 
 def test_damaged_weights_and_codes_end_in_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are too large to look at on load; whatever they hold, the executors stay in their memory."""
-    saved, hidden = engine("cascade")
+    saved, hidden = engine("codes")
     path = tmp_path / "head.safetensors"
     saved.save(path)
     best = saved.topk(hidden, 1).ids
@@ -240,7 +240,7 @@ def test_damaged_weights_and_codes_end_in_an_answer(tmp_path: Path, monkeypatch:
 
 
 def test_cut_off_and_foreign_files(tmp_path: Path) -> None:
-    saved, _ = engine("cascade")
+    saved, _ = engine("codes")
     path = tmp_path / "head.safetensors"
     saved.save(path)
     whole = path.read_bytes()
@@ -256,7 +256,7 @@ def test_cut_off_and_foreign_files(tmp_path: Path) -> None:
 
 
 def test_load_opens_an_engine_or_a_layer_and_says_which(tmp_path: Path) -> None:
-    saved, _ = engine("cascade")
+    saved, _ = engine("codes")
     path = tmp_path / "head.safetensors"
     saved.save(path)
     assert repr(hl.load(path)).startswith("Engine(")
@@ -276,7 +276,7 @@ def test_load_opens_an_engine_or_a_layer_and_says_which(tmp_path: Path) -> None:
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved, _ = engine("cascade")
+    saved, _ = engine("codes")
     path = tmp_path / "head.safetensors"
     saved.save(path)
     before = path.read_bytes()
@@ -291,7 +291,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_every_level_opens_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved, hidden = engine("cascade")
+    saved, hidden = engine("codes")
     saved.save(tmp_path / "head.safetensors")
     for level in native.levels():
         monkeypatch.setenv("HEADLONG_ISA", level)

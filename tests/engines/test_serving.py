@@ -63,7 +63,7 @@ def coded(threads: int) -> Engine:
     layer, calibration = asked().layer, asked().calibration.astype(np.float64)
     basis = basis_for(layer, calibration)
     codes = codes_of(layer, basis, led_by_eight(energy(layer, basis, calibration), 8), 0)
-    plain = hl.compile(layer, "cascade", threads=threads)
+    plain = hl.compile(layer, "codes", threads=threads)
     return plain.with_plan(plain.plan._replace(codes=codes), 1e-6, "rotated codes")
 
 

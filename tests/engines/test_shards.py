@@ -55,7 +55,7 @@ FILTERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("starts", CUTS)
 @pytest.mark.parametrize("link", [None, hl.SoftCap(4.0), hl.Affine(0.5, 1.0)])
-@pytest.mark.parametrize("method", ["cascade", "full"])
+@pytest.mark.parametrize("method", ["codes", "full"])
 def test_shards_answer_like_one_engine(starts: tuple[int, ...], link: Any, method: str) -> None:
     whole, rows = layer(link), hidden()
     one = hl.compile(whole, method, eps=1e-6, delta=0.0)
@@ -89,8 +89,8 @@ def test_shards_answer_like_one_engine(starts: tuple[int, ...], link: Any, metho
 )
 def test_masks_fall_on_the_shards_that_they_name(limits: dict[str, Any]) -> None:
     whole, rows = layer(), hidden()
-    one = hl.compile(whole, "cascade", eps=1e-6, delta=0.0)
-    many = here([hl.compile(part, "cascade", eps=1e-6, delta=0.0) for part in slices(CUTS[2], whole)])
+    one = hl.compile(whole, "codes", eps=1e-6, delta=0.0)
+    many = here([hl.compile(part, "codes", eps=1e-6, delta=0.0) for part in slices(CUTS[2], whole)])
     assert (many.topk(rows, 4, **limits).ids == one.topk(rows, 4, **limits).ids).all()
     np.testing.assert_allclose(many.lse(rows, **limits).lse, one.lse(rows, **limits).lse, atol=3e-6)
     for filters in FILTERS:
@@ -98,7 +98,7 @@ def test_masks_fall_on_the_shards_that_they_name(limits: dict[str, Any]) -> None
 
 
 def test_deltas_are_a_union_and_errors_no_more_than_the_largest() -> None:
-    parts = [hl.compile(part, "cascade", delta=1e-4) for part in slices(CUTS[2], layer())]
+    parts = [hl.compile(part, "codes", delta=1e-4) for part in slices(CUTS[2], layer())]
     assert here(parts).promise.delta == pytest.approx(4e-4)
     answer = here(parts).lse(hidden())
     errors = [part.lse(hidden()).error for part in parts]
@@ -110,7 +110,7 @@ def test_deltas_are_a_union_and_errors_no_more_than_the_largest() -> None:
 
 def _answers(rank: int) -> Any:
     whole, rows = layer(), torch.from_numpy(hidden())
-    engine = distributed.compile(distributed.slice_of(whole), eps=1e-6, delta=0.0, method="cascade", threads=1)
+    engine = distributed.compile(distributed.slice_of(whole), eps=1e-6, delta=0.0, method="codes", threads=1)
     ids = torch.randint(0, VOCAB, (BATCH, 4), generator=torch.Generator().manual_seed(0))
     before = engine.traffic.sent
     top = engine.topk(rows, 6)
@@ -119,14 +119,14 @@ def _answers(rank: int) -> Any:
     fresh = engine.sample(rows).ids.numpy()
     masked = engine.topk(rows, 2, allowed=[3, 1900]).ids.numpy()
     chosen = engine.log_prob(rows, ids).logits.numpy()
-    blocks = distributed.compile(distributed.slice_of(whole), eps=math.inf, method="cascade", blocks=True, threads=1)
+    blocks = distributed.compile(distributed.slice_of(whole), eps=math.inf, method="codes", blocks=True, threads=1)
     searched = blocks.topk(rows, 6).ids.numpy(), blocks.sample(rows, seed=5, **FILTERS[2]).ids.numpy()
     return top.ids.numpy(), top.logits.numpy(), top.lse.numpy(), draws, fresh, masked, chosen, sent, searched
 
 
 def test_processes_answer_like_one_engine() -> None:
     found = in_processes(_answers, 3)
-    one = hl.compile(layer(), "cascade", eps=1e-6, delta=0.0)
+    one = hl.compile(layer(), "codes", eps=1e-6, delta=0.0)
     top = one.topk(hidden(), 6)
     for ids, logits, lse, draws, fresh, masked, chosen, sent, searched in found:
         assert (ids == top.ids).all() and (logits == top.logits).all()
@@ -211,7 +211,7 @@ def _ask_until_it_shows(engine: Any) -> None:
 
 
 def _killed(rank: int) -> Any:
-    engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=5)
+    engine = distributed.compile(distributed.slice_of(layer()), method="codes", timeout=5)
     engine.topk(hidden(), 3)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -228,7 +228,7 @@ def test_a_killed_process_is_an_error_on_the_others() -> None:
 
 
 def _hangs(rank: int) -> Any:
-    engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=2)
+    engine = distributed.compile(distributed.slice_of(layer()), method="codes", timeout=2)
     if rank == 1:
         time.sleep(4)
         return None
@@ -253,7 +253,7 @@ def _refused(work: Callable[[], Any], seconds: int) -> float:
 
 def _sits(rank: int, connected: bool) -> Any:
     """Rank 1 waits in a collective of the program's own, before the engine is there or after."""
-    engine = hl.compile(distributed.slice_of(layer()), "cascade")
+    engine = hl.compile(distributed.slice_of(layer()), "codes")
     many = distributed.connect(engine, timeout=6) if connected else None  # long enough to meet on a busy machine
     waited = None
     if rank == 0 and many is None:
@@ -299,7 +299,7 @@ def test_a_process_that_raised_can_end(tmp_path: Path) -> None:
 
 
 def _different(rank: int) -> Any:
-    engine = distributed.compile(distributed.slice_of(layer()), method="cascade", timeout=5)
+    engine = distributed.compile(distributed.slice_of(layer()), method="codes", timeout=5)
     rows = hidden()
     asked: list[Callable[[], Any]] = [
         lambda: engine.topk(rows, 3 + rank),

@@ -62,13 +62,13 @@ def test_rows_that_are_permutations_tie_across_parts(kind: str, seed: int, k: in
     assert engine.topk(hidden[:1], k, exclude=ids[:3]).ids[0].tolist()[: EQUAL - 3] == ids[3 : 3 + k].tolist()
 
 
-@pytest.mark.parametrize("method", ["full", "cascade", "blocks", "codes"])
+@pytest.mark.parametrize("method", ["full", "codes", "blocks", "codes"])
 @given(seed=st.integers(0, 2**32), k=st.integers(1, EQUAL), bias=st.booleans())
 @settings(max_examples=8, deadline=None)
 def test_rows_that_are_permutations_tie(method: str, seed: int, k: int, bias: bool) -> None:
     layer, hidden, ids = permuted(seed, bias)
     few = np.union1d(ids[1::2], np.setdiff1d(np.arange(60), ids))
-    options = {"method": "cascade", "blocks": True} if method == "blocks" else {"method": method}
+    options = {"method": "codes", "blocks": True} if method == "blocks" else {"method": method}
     for isa in native.levels():
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HEADLONG_ISA", isa)

@@ -214,7 +214,7 @@ def test_layers_that_contradict_themselves_are_refused() -> None:
         ExpertsLayer(gate, weight, ids.astype(np.float32), starts, 5)
 
 
-@pytest.mark.parametrize("parts", ["full", "cascade"])
+@pytest.mark.parametrize("parts", ["full", "codes"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_sparse_experts_answer_for_their_own_classes(parts: str, bias: bool) -> None:
     head = sparse(experts=5, vocab=700, dim=16, bias=bias)

@@ -214,7 +214,7 @@ def test_a_frozen_head_is_read_with_proof(kind: str, dtype: torch.dtype) -> None
     assert layer.dtype == str(dtype).removeprefix("torch.")
     hidden = np.random.default_rng(0).standard_normal((12, 24)).astype(np.float32)
     exact = truth(layer, hidden)
-    for method in ("full", "cascade"):
+    for method in ("full", "codes"):
         engine = hl.compile(layer, method=method, delta=0.0, eps=0.02)
         top = engine.topk(hidden, k=10)
         assert top.proved.all() and (top.error <= 0.02).all()

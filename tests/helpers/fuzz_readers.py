@@ -157,7 +157,7 @@ def gguf_target(folder: Path) -> Target:
 def engine_target(folder: Path) -> Target:
     """Saved engines of every method over one level of codes, or none."""
     layer, _ = small_layer()
-    made = [headlong.compile(layer, method, threads=1) for method in ("full", "cascade", "svd")]
+    made = [headlong.compile(layer, method, threads=1) for method in ("full", "codes", "svd")]
     return asked("engine", made, folder)
 
 

@@ -22,7 +22,7 @@ def world(seed: int = 0) -> tuple[hl.Layer, np.ndarray]:
 
 
 def learned(layer: hl.Layer, hidden: np.ndarray, **options: Any) -> Any:
-    engine = hl.compile(layer, "cascade", adapt=True, threads=1, **options)
+    engine = hl.compile(layer, "codes", adapt=True, threads=1, **options)
     for row in hidden[: 2 * DIM]:
         engine.topk(row[None], 5)
     engine.wait()

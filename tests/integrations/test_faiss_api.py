@@ -37,7 +37,7 @@ TRUTH = QUERIES.astype(np.float64) @ ROWS.T.astype(np.float64)
 BEST = np.argsort(-TRUTH, axis=1, kind="stable")
 
 
-@pytest.mark.parametrize("method", ["auto", "cascade"])
+@pytest.mark.parametrize("method", ["auto", "codes"])
 def test_search_is_exact(method: str) -> None:
     index = IndexFlatIP(24, method=method)
     index.train(QUERIES)
@@ -53,7 +53,7 @@ def test_search_is_exact(method: str) -> None:
 
 @pytest.mark.parametrize("metric", ["inner_product", "l2", "cosine"])
 def test_few_changes_are_read_beside_the_engine(metric: str) -> None:
-    index, twin = IndexFlat(24, metric, method="cascade"), IndexFlat(24, metric, method="full")
+    index, twin = IndexFlat(24, metric, method="codes"), IndexFlat(24, metric, method="full")
     index.add(ROWS[:2900])
     index.search(QUERIES, 3)
     engine = index.engine

@@ -27,7 +27,7 @@ HIDDEN = np.random.default_rng(1).standard_normal((6, 8)).astype(np.float32)
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     weight = np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
-    hl.compile(hl.Layer(weight), "cascade", delta=0.0).save(tmp_path / "head.safetensors")
+    hl.compile(hl.Layer(weight), "codes", delta=0.0).save(tmp_path / "head.safetensors")
     return str(tmp_path / "head.safetensors")
 
 

@@ -61,7 +61,7 @@ def test_it_is_an_nn_linear_in_training_and_in_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_an_old_engine_is_never_asked(fused: bool) -> None:
-    layer, x = OutputLayer.of(linear(), method="cascade"), hidden()
+    layer, x = OutputLayer.of(linear(), method="codes"), hidden()
     layer.eval().topk(x)
     layer.train()
     optimiser = torch.optim.AdamW(layer.parameters(), 0.1, fused=fused)

@@ -71,7 +71,7 @@ def test_outliers_have_low_densities(capsys: pytest.CaptureFixture[str]) -> None
     assert "within 0.0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("method", ["full", "cascade"])
+@pytest.mark.parametrize("method", ["full", "codes"])
 @pytest.mark.parametrize(("dim", "bandwidth"), [(1, 0.1), (3, 0.7), (16, 1.5)])
 def test_a_density_is_the_mean_of_kernels(rng: np.random.Generator, method: str, dim: int, bandwidth: float) -> None:
     density, (points, queries) = example("kernel_density"), (rng.standard_normal((n, dim)) for n in (700, 9))

@@ -81,7 +81,7 @@ def test_given_coefficients_with_near_ties_are_ranked_in_float64() -> None:
     inside.coef_ = np.repeat(base, 4000, 0) + 1e-9 * rng.standard_normal((4000, 16))  # equal once rounded to float32
     inside.intercept_, inside.classes_, inside.n_features_in_ = np.zeros(4000), np.arange(4000) * 3, 16
     x = rng.standard_normal((5, 16))
-    _, labels = TopKClassifier.of(inside, method="cascade").predict_topk(x, 4)
+    _, labels = TopKClassifier.of(inside, method="codes").predict_topk(x, 4)
     dense = (inside.coef_[None] * x[:, None]).sum(-1)
     best = np.take_along_axis(dense, labels // 3, 1)
     assert (np.sort(dense, 1)[:, ::-1][:, :4] - best <= 1e-13).all()

@@ -137,7 +137,7 @@ def test_same_noise_same_tokens(model: Any, name: str) -> None:
     options = {"do_sample": True, "top_k": None, **SHORT, **(EXACT | TOGETHER)[name]}
     options = {key: value for key, value in options.items() if value is not None} | {"top_k": options["top_k"] or 0}
     expected = model.generate(PROMPTS, custom_generate=dense_with_noise(5), **options)
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     found = model.generate(PROMPTS, custom_generate=headlong_generate, headlong_seed=5, **options)
     assert torch.equal(found, expected)
     assert not any("dense" in path for path in head.paths)
@@ -149,7 +149,7 @@ def test_padding_and_returned_sequences_are_transformers_business(plain: Any) ->
     mask[0, :3] = 0
     options = {**SHORT, "do_sample": True, "num_return_sequences": 2, "repetition_penalty": 1.4, "attention_mask": mask}
     expected = plain.generate(PROMPTS, custom_generate=dense_with_noise(9), **options)
-    accelerate(plain, method="cascade")
+    accelerate(plain, method="codes")
     assert torch.equal(plain.generate(PROMPTS, custom_generate=headlong_generate, headlong_seed=9, **options), expected)
 
 
@@ -159,7 +159,7 @@ def test_draws_have_the_law_of_the_dense_model(plain: Any) -> None:
     logits = plain(prompt).logits[0, -1].double() / 1.5
     best = logits.topk(6)
     chances = best.values.softmax(0).detach().numpy()
-    accelerate(plain, method="cascade")
+    accelerate(plain, method="codes")
     torch.manual_seed(11)
     rows = prompt.repeat(500, 1)
     drawn = torch.cat([plain.generate(rows, custom_generate=headlong_generate, **options)[:, -1] for _ in range(4)])
@@ -188,7 +188,7 @@ def test_what_needs_every_score_takes_the_dense_layer_and_says_so_once(plain: An
     options = {**SHORT, "do_sample": False, **DENSE[name]}
     torch.manual_seed(2)
     expected = _sequences(plain.generate(PROMPTS, **copy.deepcopy(options)))
-    head = accelerate(plain, method="cascade")
+    head = accelerate(plain, method="codes")
     torch.manual_seed(2)
     with pytest.warns(RuntimeWarning, match="whole output layer"):
         found = plain.generate(PROMPTS, custom_generate=headlong_generate, **copy.deepcopy(options))
@@ -219,7 +219,7 @@ def test_every_row_of_the_documented_table_is_tested() -> None:
 def test_the_module_answers_as_the_layer_did(model: Any) -> None:
     with torch.no_grad():
         expected = model(PROMPTS).logits
-        head = accelerate(model, method="cascade")
+        head = accelerate(model, method="codes")
         assert torch.equal(model(PROMPTS).logits, expected)
     assert head.paths == {"dense: a plain call of the model": PROMPTS.numel()}
 
@@ -228,7 +228,7 @@ def test_the_module_answers_as_the_layer_did(model: Any) -> None:
 def test_plain_generate_is_what_it_was(model: Any, options: dict[str, Any]) -> None:
     torch.manual_seed(4)
     expected = model.generate(PROMPTS, **{"do_sample": False, **SHORT, **options})
-    head = accelerate(model, method="cascade", generate=False)
+    head = accelerate(model, method="codes", generate=False)
     torch.manual_seed(4)
     assert torch.equal(model.generate(PROMPTS, **{"do_sample": False, **SHORT, **options}), expected)
     assert set(head.paths) == {"dense: a plain call of the model"}
@@ -241,7 +241,7 @@ def test_a_row_of_nan_does_not_stop_the_others_where_invalid_values_are_removed(
     prompts = torch.stack([PROMPTS[0], torch.full_like(PROMPTS[0], 5)])
     options = {"do_sample": False, "remove_invalid_values": True, **SHORT}
     expected = plain.generate(prompts, **options)
-    accelerate(plain, method="cascade")
+    accelerate(plain, method="codes")
     with pytest.warns(RuntimeWarning, match="InfNanRemoveLogitsProcessor"):
         assert torch.equal(plain.generate(prompts, **options), expected)
 
@@ -249,7 +249,7 @@ def test_a_row_of_nan_does_not_stop_the_others_where_invalid_values_are_removed(
 def test_accelerate_sets_generate_and_restore_takes_it_back(model: Any) -> None:
     own = type(model).generate
     expected = model.generate(PROMPTS, do_sample=False, **SHORT)
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     assert inspect.signature(model.generate).parameters.keys() == inspect.signature(own).parameters.keys() - {"self"}
     assert torch.equal(model.generate(PROMPTS, do_sample=False, **SHORT), expected)
     assert head.paths and not any("dense" in path for path in head.paths)
@@ -280,7 +280,7 @@ def test_a_pipeline_is_faster_without_another_line(plain: Any) -> None:
     ask = transformers.pipeline("text-generation", model=plain, tokenizer=words)
     options = {"max_new_tokens": 5, "do_sample": False}
     expected = ask("w5 w9 w11", **options)
-    head = accelerate(plain, method="cascade")
+    head = accelerate(plain, method="codes")
     assert ask("w5 w9 w11", **options) == expected
     assert sum(head.paths.values()) == 5 and not any("dense" in path for path in head.paths)
 
@@ -318,18 +318,18 @@ def test_an_encoder_decoder_is_read_like_any_model() -> None:
     sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
     model = sharpened(T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, decoder_start_token_id=0, **sizes)))
     expected = model.generate(PROMPTS, do_sample=False, **SHORT)
-    accelerate(model, method="cascade")
+    accelerate(model, method="codes")
     assert torch.equal(model.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
 
 
 def test_calibration_takes_tokens_or_vectors(plain: Any) -> None:
     ids = torch.randint(3, VOCAB, (20, 40))
     expected = plain.generate(PROMPTS, do_sample=False, **SHORT)
-    head = accelerate(plain, calibration=ids, method="cascade")
+    head = accelerate(plain, calibration=ids, method="codes")
     assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
     restore(plain)
     states = plain(ids, output_hidden_states=True).hidden_states[-1].reshape(-1, 48).detach()
-    assert repr(accelerate(plain, calibration=states, method="cascade").engine) == repr(head.engine)
+    assert repr(accelerate(plain, calibration=states, method="codes").engine) == repr(head.engine)
     restore(plain)
     with pytest.raises(HeadlongError, match=r"calibration has shape \[20\]"):
         accelerate(plain, calibration=ids[:, 0])
@@ -360,13 +360,13 @@ def test_saving_tying_training_and_resizing_go_on_working(plain: Any, tmp_path: 
 
 
 def test_changed_weights_are_not_read_with_an_old_engine(plain: Any) -> None:
-    accelerate(plain, method="cascade").weight.data.mul_(-1)
+    accelerate(plain, method="codes").weight.data.mul_(-1)
     with pytest.warns(RuntimeWarning, match="have changed"):
         found = plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT)
     restore(plain)
     expected = plain.generate(PROMPTS, do_sample=False, **SHORT)
     assert torch.equal(found, expected)
-    accelerate(plain, method="cascade")
+    accelerate(plain, method="codes")
     assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
 
 
@@ -393,7 +393,7 @@ def one_row(model: Any) -> None:
 @pytest.mark.parametrize("write", [fused_step, added, negated, one_row])
 def test_writes_that_torch_does_not_count_are_seen(write: Callable[[Any], None]) -> None:
     models = [gpt2(), gpt2()]
-    head = accelerate(models[0], method="cascade")
+    head = accelerate(models[0], method="codes")
     version = head.weight._version
     for model in models:
         write(model)
@@ -419,7 +419,7 @@ def test_a_fingerprint_knows_every_row() -> None:
 
 def test_no_id_below_zero_is_handed_out(plain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds of other weights may leave nothing to score; nobody had seen the write."""
-    head = accelerate(plain, method="cascade")
+    head = accelerate(plain, method="codes")
     topk = head.engine.topk
 
     def short(*args: Any, **options: Any) -> Any:
@@ -434,7 +434,7 @@ def test_no_id_below_zero_is_handed_out(plain: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_copy_and_a_pickle_are_the_plain_model(plain: Any) -> None:
-    head = accelerate(plain, method="cascade")
+    head = accelerate(plain, method="codes")
     expected = plain.generate(PROMPTS, do_sample=False, **SHORT)
     stored = io.BytesIO()
     torch.save(plain, stored)

@@ -66,7 +66,7 @@ def test_losses_without_gradients_are_the_models(model: Any) -> None:
     with torch.no_grad():
         expected = model(ids, labels=ids).loss
         last = model(ids[:, :1]).logits
-        accelerate(model, method="cascade")
+        accelerate(model, method="codes")
         assert abs(model(ids, labels=ids).loss - expected) < 1e-6
         assert torch.equal(model(ids[:, :1]).logits, last)  # one position, and nobody said that it decodes
 
@@ -81,14 +81,14 @@ def test_a_trainer_evaluates_as_before(model: Any, tmp_path: Any) -> None:
         return float(Trainer(model=model, args=settings, eval_dataset=rows).evaluate()["eval_loss"])
 
     expected = loss()
-    accelerate(model, method="cascade")
+    accelerate(model, method="codes")
     assert abs(loss() - expected) < 1e-6
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft's own
 def test_an_adapter_on_the_output_layer_is_seen_and_said(model: Any) -> None:
     peft = pytest.importorskip("peft")
-    head = accelerate(model, method="cascade", generate=False)
+    head = accelerate(model, method="codes", generate=False)
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["lm_head"], r=4))
     with torch.no_grad():
         adapted.base_model.model.lm_head.lora_B["default"].weight.normal_()
@@ -117,7 +117,7 @@ class Around(nn.Linear):
 def test_any_wrapper_and_any_hook_is_seen_and_said(model: Any) -> None:
     from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
 
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     model.lm_head = Around(head)
     expected = type(model).generate(model, PROMPT, **SHORT)
     found, words = said(lambda: generate(model, PROMPT, **SHORT))
@@ -154,12 +154,12 @@ def test_a_quantised_output_layer_is_refused_by_name(model: Any) -> None:
 
 
 def test_a_resized_model_is_dense_and_says_so(model: Any) -> None:
-    accelerate(model, method="cascade")
+    accelerate(model, method="codes")
     model.resize_token_embeddings(VOCAB + 64)
     expected = type(model).generate(model, PROMPT, **SHORT)
     found, words = said(lambda: generate(model, PROMPT, **SHORT))
     assert torch.equal(found, expected) and "was replaced by a torch.nn.modules.linear.Linear since accelerate()" in words
-    assert accelerate(model, method="cascade").engine.layer.vocab == VOCAB + 64
+    assert accelerate(model, method="codes").engine.layer.vocab == VOCAB + 64
     assert torch.equal(generate(model, PROMPT, **SHORT), expected)
 
 
@@ -169,7 +169,7 @@ def test_a_compiled_model_is_one_graph(model: Any) -> None:
     ids = PROMPT.repeat(2, 1)
     with torch.no_grad():
         expected = model(ids).logits
-        accelerate(model, method="cascade")
+        accelerate(model, method="codes")
         torch._dynamo.reset()
         counter = CompileCounter()
         compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=False)
@@ -180,7 +180,7 @@ def test_a_compiled_model_is_one_graph(model: Any) -> None:
 
 def test_a_compiled_forward_still_decodes_from_candidates(model: Any) -> None:
     expected = model.generate(PROMPT, **SHORT)
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     torch._dynamo.reset()
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True, dynamic=True)
     assert torch.equal(generate(model, PROMPT, **SHORT), expected)
@@ -202,7 +202,7 @@ class Words:
 @pytest.mark.parametrize("way", ["generate", "custom_generate"])
 def test_a_streamer_is_given_every_token_and_the_end(model: Any, way: str) -> None:
     expected = model.generate(PROMPT, **SHORT)[0, 7:].tolist()
-    accelerate(model, method="cascade")
+    accelerate(model, method="codes")
     streamer = TextIteratorStreamer(Words(), skip_prompt=True, timeout=20)
     call = generate if way == "generate" else type(model).generate
     options = {} if way == "generate" else {"custom_generate": headlong_generate}
@@ -239,7 +239,7 @@ def test_stop_strings_stop_or_are_refused_before_the_first_token(model: Any, wor
     stop = words.decode([next(token for token in full[4:] if token > 255)])
     expected = model.generate(PROMPT, tokenizer=words, stop_strings=[stop], **SHORT)
     assert expected.shape[1] < 7 + len(full)
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     assert torch.equal(generate(model, PROMPT, tokenizer=words, stop_strings=[stop], **SHORT), expected)
     model.generation_config.stop_strings = [stop]
     assert torch.equal(generate(model, PROMPT, tokenizer=words, **SHORT), expected)
@@ -263,14 +263,14 @@ DRAFTED: dict[str, dict[str, Any]] = {
 def test_drafts_change_no_token(model: Any, name: str, draft: str) -> None:
     options = {**SHORT, **DRAFTED[name], "headlong_seed": 4, "max_new_tokens": 20}
     prompt = torch.cat([PROMPT, PROMPT], dim=1)  # a lookup finds something
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     expected = generate(model, prompt, **options)
     if name == "greedy":
         assert torch.equal(type(model).generate(model, prompt, **{**SHORT, "max_new_tokens": 20}), expected)
     small = llama(1, 0)
     small.model.embed_tokens, small.lm_head = model.model.embed_tokens, nn.Linear(48, VOCAB, bias=False)
     small.lm_head.weight = model.lm_head.weight
-    other = accelerate(small, method="cascade") if draft in ("accelerated", "custom_generate") else None
+    other = accelerate(small, method="codes") if draft in ("accelerated", "custom_generate") else None
     head.paths.clear()
     calls = {"prompt_lookup_num_tokens": 3} if draft == "lookup" else {"assistant_model": small}
     if draft == "custom_generate":
@@ -287,9 +287,9 @@ def test_drafts_change_no_token(model: Any, name: str, draft: str) -> None:
 
 def test_a_draft_that_is_the_target_agrees_with_it(model: Any) -> None:
     """The same noise at the same place: sampling accepts every token of an equal model, and takes fewer calls."""
-    accelerate(model, method="cascade")
+    accelerate(model, method="codes")
     twin = llama()
-    accelerate(twin, method="cascade")
+    accelerate(twin, method="codes")
     twin.generation_config.num_assistant_tokens_schedule = "constant"
     twin.generation_config.num_assistant_tokens, twin.generation_config.assistant_confidence_threshold = 5, 0.0
     calls = []
@@ -315,7 +315,7 @@ def test_whisper_is_read_through_its_decoder() -> None:
     sound = torch.randn(1, 8, 40)
     settings = {"max_new_tokens": 8, "do_sample": False, "return_timestamps": False}
     expected = model.generate(sound, **settings)
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     found = model.generate(sound, custom_generate=headlong_generate, **settings)
     assert torch.equal(found, expected)
     assert sum(head.paths.values()) > 0
@@ -341,7 +341,7 @@ def test_a_bias_that_the_model_adds_is_folded_in(kind: str) -> None:
     model = family(kind)
     model.final_logits_bias.copy_(torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(2)) * 3)
     expected = model.generate(PROMPT, **SHORT)
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     assert torch.equal(torch.tensor(head.engine.layer.bias), model.final_logits_bias[0])
     found, words = said(lambda: generate(model, PROMPT, **SHORT))
     assert torch.equal(found, expected) and not words
@@ -359,7 +359,7 @@ def test_what_a_model_gains_is_said_in_words() -> None:
 
 def test_text_calibrates_with_a_bar_and_says_what_to_expect(model: Any, words: Any, capsys: Any) -> None:
     pieces = [" ".join(f"w{int(token)}" for token in torch.randint(3, VOCAB, (30,))) for _ in range(40)]
-    head = accelerate(model, text=pieces, tokenizer=words, method="cascade")
+    head = accelerate(model, text=pieces, tokenizer=words, method="codes")
     assert "calibration" in capsys.readouterr().err
     assert head.gain is not None and head.gain.product > 0 and head.gain.look > 0 and head.gain.rest > 0
     assert "a greedy step" in repr(head) and "from candidates" in repr(head)
@@ -403,7 +403,7 @@ def test_beams_are_those_of_the_dense_model(make: Any, name: str) -> None:
     model = make()
     ids = torch.randint(3, VOCAB, (2, 5), generator=torch.Generator().manual_seed(5))
     expected = model.generate(ids, **SHORT, **BEAMS[name])
-    head = accelerate(model, method="cascade")
+    head = accelerate(model, method="codes")
     assert torch.equal(generate(model, ids, **SHORT, **BEAMS[name]), expected)
     assert sum(rows for path, rows in head.paths.items() if path.startswith("beams")) > 0
     assert not any("dense" in path for path in head.paths)

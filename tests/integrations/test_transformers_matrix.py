@@ -70,7 +70,7 @@ def made(name: str) -> Any:
 def pair(name: str) -> tuple[Any, Any]:
     """The model as it is and an accelerated one with the same weights."""
     plain, fast = made(name), made(name)
-    accelerate(fast, method="cascade")
+    accelerate(fast, method="codes")
     return plain, fast
 
 

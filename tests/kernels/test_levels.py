@@ -33,11 +33,11 @@ VOCAB, DIM = 1200, 40
 # name: (dtype of the weights, method, options)
 ENGINES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "full": (np.float32, "full", {}),
-    "int8": (np.float32, "cascade", {}),
-    "float16": (np.float16, "cascade", {}),
-    "proved": (ml_dtypes.bfloat16, "cascade", {"delta": 0.0}),
-    "linked": (np.float32, "cascade", {"link": hl.SoftCap(20.0)}),
-    "blocks": (np.float32, "cascade", {"blocks": True}),
+    "int8": (np.float32, "codes", {}),
+    "float16": (np.float16, "codes", {}),
+    "proved": (ml_dtypes.bfloat16, "codes", {"delta": 0.0}),
+    "linked": (np.float32, "codes", {"link": hl.SoftCap(20.0)}),
+    "blocks": (np.float32, "codes", {"blocks": True}),
 }
 STRUCTURED = ("tree", "bands", "parts", "experts", "mixture")
 EVERY = (*ENGINES, *STRUCTURED)
@@ -55,7 +55,7 @@ def compiled(name: str) -> tuple[Engine, np.ndarray]:
     weight, hidden = numbers(rng, VOCAB, DIM) * fading, numbers(rng, 400, DIM) * 4
     layer = hl.Layer(weight.astype(dtype), numbers(rng, VOCAB), options.get("link"))
     rest = {key: value for key, value in options.items() if key != "link"}
-    if method == "cascade":
+    if method == "codes":
         rest["calibration"] = hidden[40:]
     engine = hl.compile(layer, method, eps=0.05, threads=2, **rest)
     assert isinstance(engine, Engine)

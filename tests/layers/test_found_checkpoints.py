@@ -76,7 +76,7 @@ def agrees(layer: hl.Layer, weight: Any, bias: Any = 0.0) -> None:
     np.testing.assert_array_equal(np.asarray(layer.weight, np.float64), weight.astype(np.float32))
     hidden = np.random.default_rng(2).standard_normal((16, DIM))
     z = hidden @ weight.T + bias
-    top = hl.compile(layer, "cascade", delta=0.0).topk(hidden, 5)
+    top = hl.compile(layer, "codes", delta=0.0).topk(hidden, 5)
     assert (top.ids == np.argsort(-z, axis=1, kind="stable")[:, :5]).all() and top.proved.all()
     np.testing.assert_allclose(top.logits, -np.sort(-z, axis=1)[:, :5], rtol=1e-6)
     lse = np.logaddexp.reduce(layer.link(z), axis=1)

@@ -350,7 +350,7 @@ WRITES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", ["full", "cascade"])
+@pytest.mark.parametrize("method", ["full", "codes"])
 @pytest.mark.parametrize("write", WRITES)
 def test_weights_that_changed_after_compile_are_not_answered_from(write: str, method: str) -> None:
     """A step of SGD made ids wrong that were called proved."""

@@ -28,7 +28,7 @@ from headlong.store import write_file
 
 KINDS = (*SIZES, INT8)
 DIM = 512
-WAYS = [{"method": name} for name in ("full", "cascade", "codes")] + [{"method": "cascade", "blocks": True}]
+WAYS = [{"method": name} for name in ("full", "codes")] + [{"method": "codes", "blocks": True}]
 
 
 def rows_of(kind: str, vocab: int, dim: int = DIM, seed: int = 0) -> PackedRows:
@@ -139,7 +139,7 @@ def test_compiling_works_in_slices() -> None:
 def test_files_keep_the_rows(kind: str, tmp_path: Path) -> None:
     rows = rows_of(kind, 900)
     layer, path = hl.Layer(rows), tmp_path / "engine.safetensors"
-    engine = hl.compile(layer, "cascade")
+    engine = hl.compile(layer, "codes")
     hidden = np.random.default_rng(5).standard_normal((8, DIM))
     expected = engine.topk(hidden, 4)
     engine.save(path)
@@ -162,7 +162,7 @@ def test_files_keep_the_rows(kind: str, tmp_path: Path) -> None:
 
 def test_bytes_that_change_are_noticed() -> None:
     stored = rows_of("Q8_0", 900).stored.copy()
-    engine = hl.compile(hl.Layer(PackedRows(stored, "Q8_0", DIM)), "cascade")
+    engine = hl.compile(hl.Layer(PackedRows(stored, "Q8_0", DIM)), "codes")
     stored[:] = rows_of("Q8_0", 900, seed=1).stored
     with pytest.raises(InputError, match="have changed since"):
         engine.topk(np.ones((1, DIM)), 1)
@@ -175,6 +175,6 @@ def test_classes_come_and_go() -> None:
     weight = np.concatenate([dense_of(rows), more])
     z = hidden @ weight.T.astype(np.float64)
     z[:, [1, 4]] = -np.inf
-    changed = hl.compile(hl.Layer(rows), "cascade").with_rows(more).without([1, 4])
+    changed = hl.compile(hl.Layer(rows), "codes").with_rows(more).without([1, 4])
     for engine in (changed, changed.compact()):
         assert (engine.topk(hidden, 5).ids == np.argsort(-z, axis=1, kind="stable")[:, :5]).all()

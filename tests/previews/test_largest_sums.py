@@ -13,7 +13,7 @@ def test_rows_that_lie_along_the_query(monkeypatch: pytest.MonkeyPatch, level: s
     monkeypatch.setenv("HEADLONG_ISA", level)
     signs = np.where(np.random.default_rng(dim).random((8, dim)) < 0.5, -1.0, 1.0).astype(np.float32)
     weight = np.concatenate([np.tile(signs * step, (16, 1)) for step in (1.0, -1.0, 0.5)])  # +-127 in every coordinate
-    engine = hl.compile(hl.Layer(weight), "cascade", eps=1e-3, delta=0.0)
+    engine = hl.compile(hl.Layer(weight), "codes", eps=1e-3, delta=0.0)
     logits = signs.astype(np.float64) @ weight.T.astype(np.float64)
     for rows in (signs[:1], signs[:3], signs):
         found = engine.topk(rows, 16)

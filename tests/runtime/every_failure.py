@@ -64,12 +64,12 @@ def layer_of(family: str, rng: np.random.Generator) -> Any:
 def main(family: str, threads: int) -> None:
     rng = np.random.default_rng(0)
     layer = layer_of(family, rng)
-    method = {"calibrated": "cascade", "experts": "auto", "tree": "auto"}.get(family, family)
+    method = {"calibrated": "codes", "experts": "auto", "tree": "auto"}.get(family, family)
     options: dict[str, Any] = {"calibration": rng.standard_normal((200, 40))} if family == "calibrated" else {}
 
     def compiled() -> Any:
         engine = hl.compile(layer, method, threads=threads, **options)
-        return engine.reading_densely(math.inf) if family in ("cascade", "calibrated") else engine
+        return engine.reading_densely(math.inf) if family in ("codes", "calibrated") else engine
 
     rows = rng.standard_normal((70, 40))
     engine = compiled()

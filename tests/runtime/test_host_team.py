@@ -23,7 +23,7 @@ from headlong import native
 
 module = native.loaded()
 layer = hl.Layer(np.random.default_rng(0).standard_normal((20_000, 64)).astype(np.float32))
-engine = hl.compile(layer, "cascade", threads=2)
+engine = hl.compile(layer, "codes", threads=2)
 rows = np.random.default_rng(1).standard_normal((40, 1, 64))
 weight = torch.ones(500, 500)
 

@@ -19,7 +19,7 @@ import numpy as np
 import headlong as hl
 
 rng = np.random.default_rng(0)
-engine = hl.compile(hl.Layer(rng.standard_normal((8_000, 64)).astype(np.float32)), "cascade", threads=2)
+engine = hl.compile(hl.Layer(rng.standard_normal((8_000, 64)).astype(np.float32)), "codes", threads=2)
 engine = engine.reading_densely(float("inf"))
 rows = rng.standard_normal((1_500, 64))
 expected = engine.topk(rows[:8], 3)
@@ -70,7 +70,7 @@ def allocator(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(library)
 
 
-@pytest.mark.parametrize("family", every(3, ["calibrated", "full", "cascade", "tree", "adaptive", "experts"]))
+@pytest.mark.parametrize("family", every(3, ["calibrated", "full", "codes", "tree", "adaptive", "experts"]))
 def test_every_failing_allocation_is_a_memory_error(allocator: str, family: str) -> None:
     said = run(str(HERE / "every_failure.py"), family, "2", LD_PRELOAD=allocator)
     assert said.count("came as MemoryError") >= 10, said

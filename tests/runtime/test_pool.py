@@ -21,7 +21,7 @@ import numpy as np
 import headlong as hl
 
 layer = hl.Layer(np.random.default_rng(0).standard_normal((20_000, 64)).astype(np.float32))
-wide, narrow = (hl.compile(layer, "cascade", threads=n) for n in (64, 2))
+wide, narrow = (hl.compile(layer, "codes", threads=n) for n in (64, 2))
 rows = np.random.default_rng(1).standard_normal((64, 64))
 
 def threads():

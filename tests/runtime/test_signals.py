@@ -78,7 +78,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 SOON = 0.2
 """Seconds of processor time of each thread from the signal to the exception, and by the clock where a processor is free: calls
 ask every tenth of a second, at a turn of the work that threads share. A whole call here takes many times that."""
-CASCADE = [("cascade", verb) for verb in ("topk", "lse", "sample")]
+CASCADE = [("codes", verb) for verb in ("topk", "lse", "sample")]
 CALLS = [("full", "topk"), ("full", "log_prob"), *CASCADE, ("adaptive", "topk")]
 
 
@@ -97,7 +97,7 @@ def test_an_interrupt_ends_a_long_batch_in_pytorch_s_team(verb: str) -> None:
     pytest.importorskip("torch")
     before = "import torch\ntorch.set_num_threads(2)\nfrom headlong import native\nnative.loaded().tell_way(1)\n"
     after = "\nassert native.loaded().processors() < 2 or native.loaded().team_rounds() > 0\n"
-    found = python(before + INTERRUPTED + after, "cascade", verb, "2")
+    found = python(before + INTERRUPTED + after, "codes", verb, "2")
     assert found.returncode == 0, found.stderr
     assert float(found.stdout) < SOON * 2
 
@@ -118,6 +118,6 @@ if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 thread.start()
 """
-    found = python(INTERRUPTED.replace("\nthread.start()\n", fork), "cascade", "topk", "2")
+    found = python(INTERRUPTED.replace("\nthread.start()\n", fork), "codes", "topk", "2")
     assert found.returncode == 0, found.stderr
     assert float(found.stdout) < SOON * 2

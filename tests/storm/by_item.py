@@ -41,14 +41,14 @@ def a_batch_runs_away() -> bool:
     weight = RNG.normal(size=(12_103, 64)) * np.exp(0.4 * RNG.normal(size=(12_103, 1)))
     hidden = RNG.normal(size=(520, 64))
     hidden *= 60 / (hidden @ weight.T).std(axis=1, keepdims=True)
-    engine = hl.compile(hl.Layer(weight.astype(np.float32)), "cascade", calibration=hidden[:512], threads=2)
+    engine = hl.compile(hl.Layer(weight.astype(np.float32)), "codes", calibration=hidden[:512], threads=2)
     start = time.process_time()
     engine.topk(hidden[512:], 10)
     return time.process_time() - start < 2
 
 
 def the_winner_has_no_probability() -> bool:
-    engine = hl.compile(layer_of(9_000, 64, 125.0), "cascade", calibration=RNG.normal(size=(512, 64)), threads=2)
+    engine = hl.compile(layer_of(9_000, 64, 125.0), "codes", calibration=RNG.normal(size=(512, 64)), threads=2)
     top = engine.topk(RNG.normal(size=(64, 64)), 5, eps=np.inf)
     return bool(np.isfinite(top.log_probs[:, 0]).all() and np.isfinite(top.lse).all())
 
@@ -81,7 +81,7 @@ def ctrl_c_waits_for_the_call() -> bool:
 def a_flipped_bit_is_accepted() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         path, noticed = Path(folder) / "engine.safetensors", 0
-        hl.compile(layer_of(3_000, 32), "cascade").save(path)
+        hl.compile(layer_of(3_000, 32), "codes").save(path)
         whole = path.read_bytes()
         for place in np.linspace(len(whole) // 2, len(whole) - 1, 20).astype(int):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
@@ -94,7 +94,7 @@ def a_flipped_bit_is_accepted() -> bool:
 
 def written_weights_are_saved_with_old_codes() -> bool:
     weight = RNG.standard_normal((3_000, 32)).astype(np.float32)
-    engine = hl.compile(hl.Layer(weight), "cascade")
+    engine = hl.compile(hl.Layer(weight), "codes")
     weight[5] *= 50
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -118,13 +118,13 @@ def a_structured_file_is_read_as_one_matrix() -> bool:
 
 
 def engines_are_not_copied() -> bool:
-    engine = hl.compile(layer_of(500, 16), "cascade")
+    engine = hl.compile(layer_of(500, 16), "codes")
     copied = pickle.loads(pickle.dumps(copy.deepcopy(engine)))  # noqa: S301
     return bool((copied.topk(np.ones((1, 16)), 3).ids == engine.topk(np.ones((1, 16)), 3).ids).all())
 
 
 def a_saved_files_permissions_are_widened() -> bool:
-    engine = hl.compile(layer_of(500, 16), "cascade")
+    engine = hl.compile(layer_of(500, 16), "codes")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "engine.safetensors"
         engine.save(path)

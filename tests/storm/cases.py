@@ -41,14 +41,14 @@ BIASES = ("none", "plain", "large")
 CALIBRATIONS = ("none", "good", "alien", "zeros", "equal", "one row", "far larger", "far smaller")
 METHODS = {
     "full": ({},),
-    "cascade": ({}, {"blocks": True}),
+    "codes": ({}, {"blocks": True}),
     "svd": ({},),
     "auto": ({},),
     "shards": ({},),
     **dict.fromkeys(MAKERS, ({},)),
-    **dict.fromkeys(("blocks", "experts", "mixture"), ({}, {"parts": "full"}, {"parts": "cascade"})),
+    **dict.fromkeys(("blocks", "experts", "mixture"), ({}, {"parts": "full"}, {"parts": "codes"})),
 }  # fmt: skip
-OFTEN = {"cascade": 14, "auto": 4}
+OFTEN = {"codes": 14, "auto": 4, "mixture": 3}
 LARGE_TREE = 20_011
 """Classes beyond which a structured layer is not thrown: its distribution in float64 is walked, not multiplied."""
 MOST_NUMBERS, MOST_LOGITS = 13_000_000, 2_500_000
@@ -90,7 +90,7 @@ def _around_tastes(case: Case, rng: np.random.Generator) -> Case:
     vocab, dim = int(rng.choice([5_000, 12_103, 20_011])), int(rng.choice([16, 48, 64, 100]))
     calibration, eps = ("none", "good", "good", "alien")[int(rng.integers(4))], (0.01, 0.1, math.inf)[int(rng.integers(3))]
     return replace(
-        case, vocab=vocab, dim=dim, batch=min(case.batch, MOST_LOGITS // vocab), spectrum=TASTES, method="cascade",
+        case, vocab=vocab, dim=dim, batch=min(case.batch, MOST_LOGITS // vocab), spectrum=TASTES, method="codes",
         options={"blocks": True}, calibration=calibration, eps=eps,
     )  # fmt: skip
 
@@ -110,7 +110,7 @@ def _any(number: int, rng: np.random.Generator) -> Case:
     options = dict(one(METHODS[method]))
     if method in MAKERS:
         vocab = min(vocab, LARGE_TREE)
-    calibration = one(CALIBRATIONS, [8, 6, 2, 1, 1, 1, 1, 1]) if method in ("cascade", "auto", "mixture") else "none"
+    calibration = one(CALIBRATIONS, [8, 6, 2, 1, 1, 1, 1, 1]) if method in ("codes", "auto", "mixture") else "none"
     eps, delta = one([0.01, 0.1, 1e-4, math.inf], [6, 3, 1, 2]), one([1e-6, 1e-3, 0.05, 0.0], [2, 2, 3, 3])
     if "blocks" in options and rng.random() < 0.5:
         eps = math.inf  # ids alone: what blocks are for
@@ -230,7 +230,7 @@ def compiled(case: Case, layer: Any, options: Any, threads: int | None = None) -
     parts = [slice(*pair) for pair in itertools.pairwise(cuts)]
     share = options | {"delta": options["delta"] / len(parts)}
     layers = [Layer(layer.weight[at], None if layer.bias is None else layer.bias[at], layer.link) for at in parts]
-    return here([one(part, "cascade", share) for part in layers])
+    return here([one(part, "codes", share) for part in layers])
 
 
 def facts_of(thrown: Thrown, live: Any) -> Truth:
@@ -238,6 +238,5 @@ def facts_of(thrown: Thrown, live: Any) -> Truth:
     if thrown.oracle is None:
         return truth(thrown.layer, thrown.hidden, live)
     found = thrown.oracle(thrown.hidden)
-    exponents = found.exponents if live is None or found.unscreened is None else found.unscreened
-    exponents = exponents if live is None else np.where(live, exponents, -np.inf)
+    exponents = found.exponents if live is None else np.where(live, found.exponents, -np.inf)
     return Truth(exponents, exponents, logsumexp(exponents), found.rounding)

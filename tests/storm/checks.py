@@ -21,8 +21,8 @@ from headlong.links import lowering_error
 from oracle import Truth, check_draw, check_topk, kept
 
 Flags = NDArray[np.bool_]
-WITHOUT_PROMISE = ("svd", "screens")
-"""What promises nothing, or what was measured: its answers are still what they say they are."""
+WITHOUT_PROMISE = ("svd",)
+"""What promises nothing: its answers are still what they say they are."""
 OWN_NOISE = ("tree", "bands", "blocks", "mixture")
 """Kinds whose samples do not take one Gumbel for each class of the layer."""
 
@@ -186,8 +186,6 @@ def _given(found: Found, engine: Any, hidden: Any, facts: Truth) -> None:
     ids = np.random.default_rng(len(hidden)).integers(0, engine.layer.vocab, (len(hidden), 3))
     answer = engine.log_prob(hidden, ids)
     found.rows += len(hidden)
-    if engine.name == "screens":  # any class's logit, over the candidates' normaliser
-        return
     expected, likely = (np.take_along_axis(part, ids, 1) for part in (facts.logits, facts.log_probs))
     sums = answer.error if engine.name == "mixture" else 0.0  # whose logits are sums over parts
     with np.errstate(invalid="ignore"):

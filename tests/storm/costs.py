@@ -28,7 +28,7 @@ import headlong as hl  # noqa: E402
 from headlong.errors import HeadlongError  # noqa: E402
 
 VOCAB, DIM, BATCHES = 12_103, 64, (8, 64)
-READERS = ("cascade", "auto")
+READERS = ("codes", "auto")
 TURNS = 7
 
 

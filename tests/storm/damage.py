@@ -47,17 +47,17 @@ def engines(rng: np.random.Generator) -> Iterator[tuple[str, Any, int]]:
     layer = hl.Layer(weight.astype(np.float32), rng.standard_normal(2_500).astype(np.float32))
     vectors = rng.standard_normal((600, DIM))
     asked: dict[str, tuple[str, dict[str, Any]]] = {
-        "full": ("full", {}), "int8": ("cascade", {}), "codes": ("codes", {"bits": 4}), "adaptive": ("adaptive", {}),
-        "calibrated": ("cascade", {"calibration": vectors}), "blocks": ("cascade", {"blocks": True, "eps": np.inf}),
+        "full": ("full", {}), "int8": ("codes", {}), "codes": ("codes", {"bits": 4}), "adaptive": ("adaptive", {}),
+        "calibrated": ("codes", {"calibration": vectors}), "blocks": ("codes", {"blocks": True, "eps": np.inf}),
         "svd": ("svd", {"calibration": vectors}),
     }  # fmt: skip
     for name, (method, options) in asked.items():
         yield name, hl.compile(layer, method, threads=1, **options), DIM
-    adapted: Any = hl.compile(layer, "cascade", threads=1, adapt=True)
+    adapted: Any = hl.compile(layer, "codes", threads=1, adapt=True)
     adapted.topk(rng.standard_normal((1_024, DIM)))
     adapted.wait()
     yield "adapted", adapted, DIM
-    more = hl.compile(layer, "cascade", threads=1).with_rows(rng.standard_normal((90, DIM)).astype(np.float32))
+    more = hl.compile(layer, "codes", threads=1).with_rows(rng.standard_normal((90, DIM)).astype(np.float32))
     yield "changed", more.without([3, 4, 2_510]), DIM
     for kind in MAKERS:
         wanted = Wanted(600, 32, 3.0, np.float32, rng.standard_normal((64, 32)), rng)

@@ -63,15 +63,15 @@ class Soak:
             layer = hl.Layer((rng.standard_normal((vocab, dim)) * scale).astype(np.float32))
             vectors = rng.standard_normal((600, dim))
             calls: list[tuple[str, dict[str, Any]]] = [
-                ("full", {}), ("cascade", {}),
-                ("cascade", {"calibration": vectors}), ("cascade", {"blocks": True, "calibration": vectors}),
+                ("full", {}), ("codes", {}),
+                ("codes", {"calibration": vectors}), ("codes", {"blocks": True, "calibration": vectors}),
             ]  # fmt: skip
             for method, options in calls:
                 path = folder / f"{number}-{len(self.asked)}.safetensors"
                 hl.compile(layer, method, threads=2, **options).save(path)
                 self.asked.append((path, dim, matrix(layer)))
         self.asked.append(tastes(folder / "tastes.safetensors", rng))
-        for kind in (one for one in MAKERS if one != "screens"):  # which proves nothing
+        for kind in MAKERS:
             wanted = Wanted(900, 32, 3.0, np.float32, rng.standard_normal((64, 32)), rng)
             structured, oracle = build_structured(kind, wanted)
             path = folder / f"{kind}.safetensors"
@@ -83,7 +83,7 @@ class Soak:
         self.now, self._seen = 0.0, time.monotonic()
 
     def learner(self) -> Any:
-        return hl.compile(self.layer, "cascade", adapt=True, threads=2)
+        return hl.compile(self.layer, "codes", adapt=True, threads=2)
 
     @property
     def left(self) -> float:
@@ -210,7 +210,7 @@ def tastes(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:
     """An engine whose blocks are rays: of classes that point the same way."""
     weight, near = around_tastes(5_000, 48, rng)
     layer = hl.Layer(weight.astype(np.float32))
-    engine = hl.compile(layer, "cascade", blocks=True, calibration=near(600), threads=2)
+    engine = hl.compile(layer, "codes", blocks=True, calibration=near(600), threads=2)
     assert engine.plan.blocks is not None and engine.plan.blocks.rays is not None
     engine.save(path)
     return path, layer.dim, matrix(layer)
@@ -219,7 +219,7 @@ def tastes(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:
 def changed(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:
     """An engine some of whose classes came and went."""
     weight = rng.standard_normal((4_000, 40)).astype(np.float32)
-    settled = hl.compile(hl.Layer(weight[:3_900]), "cascade", threads=2)
+    settled = hl.compile(hl.Layer(weight[:3_900]), "codes", threads=2)
     gone = rng.choice(4_000, 200, replace=False)
     settled.with_rows(weight[3_900:]).without(gone).save(path)
     wide = weight.T.astype(np.float64)

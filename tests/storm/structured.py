@@ -28,11 +28,8 @@ UNIT = 2.0**-52
 
 
 class Reference(NamedTuple):
-    """``unscreened``: what holds under a mask, where a screen has no say."""
-
     exponents: Doubles
     rounding: Doubles
-    unscreened: Doubles | None = None
 
 
 Oracle = Callable[[Doubles], Reference]
@@ -269,28 +266,6 @@ def _mixture(wanted: Wanted) -> Made:
     return layer, reference
 
 
-def _screens(wanted: Wanted) -> Made:
-    rng, count = wanted.rng, int(wanted.rng.integers(1, min(40, wanted.vocab) + 1))
-    ids, starts = _overlapping(wanted, count)
-    centroids = rng.standard_normal((count, wanted.dim + 1)).astype(np.float32)
-    centroids[:, -1] *= rng.random() < 0.5  # centroid heads of others have no constant, and a vector of nothing ties them all
-    probes = int(rng.integers(1, count + 1))
-    layer = hl.structured.ScreenLayer(
-        hl.Layer(wanted.rows(wanted.vocab, wanted.dim), wanted.bias(wanted.vocab)), centroids, ids, starts, probes
-    )
-
-    def reference(hidden: Doubles) -> Reference:
-        scores = hidden @ centroids[:, :-1].T.astype(np.float64) + centroids[:, -1]
-        chosen = np.argsort(-scores, axis=1, kind="stable")[:, :probes]
-        z, off = _product(layer.rows.weight, layer.rows.bias, hidden)
-        read = np.zeros((count, wanted.vocab), bool)
-        for number in range(count):
-            read[number, ids[layer.part(number)]] = True
-        return Reference(np.where(read[chosen].any(axis=1), z, -np.inf), off, z)
-
-    return layer, reference
-
-
 MAKERS: dict[str, Callable[[Wanted], Made]] = {
-    "tree": _tree, "bands": _bands, "blocks": _blocks, "experts": _experts, "mixture": _mixture, "screens": _screens,
+    "tree": _tree, "bands": _bands, "blocks": _blocks, "experts": _experts, "mixture": _mixture,
 }  # fmt: skip

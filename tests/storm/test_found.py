@@ -13,8 +13,6 @@ from cases import draw
 from checks import run
 
 FOUND = {
-    80: "a screen was passed by where a draw has a temperature and a filter",
-    777: "the same where all logits are next to nothing",
     256: "an expert's error and the gate's were more than was promised",
     648: "a table's error counts more below temperature 1",
     1947: "one calibration vector, whose half has none to choose by, was to teach a number of rows",

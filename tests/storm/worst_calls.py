@@ -42,7 +42,7 @@ def loading(vocab: int, dim: int, folder: Path) -> dict[str, Any]:
 
     rng = np.random.default_rng(0)
     path = folder / f"{vocab}.safetensors"
-    hl.compile(hl.Layer(rng.standard_normal((vocab, dim), np.float32)), "cascade", threads=THREADS).save(path)
+    hl.compile(hl.Layer(rng.standard_normal((vocab, dim), np.float32)), "codes", threads=THREADS).save(path)
     ways: dict[str, dict[str, Any]] = {
         "verified": {}, "not verified": {"verify": False}, "verified, in memory": {"mapped": False},
         "verified, one thread": {"threads": 1},
@@ -61,7 +61,7 @@ def among_ties() -> dict[str, Any]:
     rows = np.tile(rng.standard_normal((1, 32)).astype(np.float32), (TIED, 1))
     hidden = rng.standard_normal((1, 32))
     found: dict[str, Any] = {"classes": TIED, "dimensions": 32}
-    for method in ("cascade", "full"):
+    for method in ("codes", "full"):
         engine = hl.compile(hl.Layer(rows), method, threads=THREADS)
         found[method] = {
             "draw": timed(lambda engine=engine: engine.sample(hidden, top_p=0.9, seed=1)),

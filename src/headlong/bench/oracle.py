@@ -62,12 +62,3 @@ def true_log_probs(layer: Layer, hidden: Any, ids: NDArray[np.int64], lse: Doubl
     z = np.einsum("qkd,qd->qk", rows, np.asarray(hidden, np.float64))
     f = layer.link(z if layer.bias is None else z + layer.bias[ids])
     return np.where(ids < 0, -np.inf, f - lse[:, None])
-
-
-def exponents(layer: Layer, hidden: Any) -> Doubles:
-    """``f(z) [queries, vocab]`` in float64."""
-    wide, step = np.asarray(hidden, np.float64), max(1, BLOCK // layer.dim)
-    z = np.empty((len(wide), layer.vocab))
-    for start in range(0, layer.vocab, step):
-        z[:, start : start + step] = wide @ np.asarray(layer.weight[start : start + step], np.float64).T
-    return np.asarray(layer.link(z if layer.bias is None else z + layer.bias), np.float64)

@@ -25,7 +25,6 @@ from headlong.engines.structured.base import StructuredEngine
 from headlong.errors import DtypeError, MalformedFileError, MissingTensorError, OptionError, ShapeError, StoreError, cause
 from headlong.layers import matrix, structured
 from headlong.layers.matrix import Layer
-from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.loading import load
 from headlong.store import is_tensor_file, open_file
@@ -36,7 +35,6 @@ ENGINES = (saved.FORMAT, saved_structured.FORMAT)
 MAGIC = b"\x93NUMPY"
 NPY_FAULTS = (ValueError, TypeError, EOFError, OverflowError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
 """What NumPy raises over a header that is broken, or whose shape is: the header is a Python literal."""
-SHORTLISTS = ("headlong shortlist", structured.FORMAT)
 HIDDEN_NAMES = ("hidden", "valid_hidden", "hidden_states")
 
 
@@ -119,16 +117,6 @@ def any_layer(text: str, weight: str | None = None, bias: str | None = None) -> 
         named = weight or bias or names[0]
         raise OptionError(f"{path} holds a structured layer, whose tensors have fixed names: leave {named} out")
     return structured.load_layer(path)
-
-
-def mixture(text: str) -> MixtureLayer | None:
-    """The mixture that was saved there, or None where the file holds something else."""
-    if form(text) != structured.FORMAT:
-        return None
-    found = structured.load_layer(text)
-    if not isinstance(found, MixtureLayer):
-        raise OptionError(f"{text} holds {found!r}; expected a layer of one matrix, or a mixture")
-    return found
 
 
 def form(path: str | Path) -> str:

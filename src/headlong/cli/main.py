@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from headlong.cli.app import app as app
 from headlong.cli.commands.bench import bench
-from headlong.cli.commands.capacity import capacity
 from headlong.cli.commands.chat import chat
 from headlong.cli.commands.compile import compile as compile_
 from headlong.cli.commands.demo import demo
@@ -12,10 +11,9 @@ from headlong.cli.commands.distill import distill
 from headlong.cli.commands.harvest import harvest
 from headlong.cli.commands.inspect import inspect
 from headlong.cli.commands.report import report
-from headlong.cli.commands.shortlist import shortlist
 from headlong.cli.commands.ties import ties
 from headlong.cli.commands.topk import topk
 from headlong.cli.commands.tune import tune
 
-for command in (demo, inspect, capacity, compile_, tune, shortlist, topk, ties, chat, bench, report, harvest, distill):
+for command in (demo, inspect, compile_, tune, topk, ties, chat, bench, report, harvest, distill):
     app.command()(command)

@@ -2,11 +2,10 @@
 
 ::
 
-    before      queries are answered by the plan that was compiled without vectors, and copied
+    before      queries are answered by the plan that there is, and copied
     beside      when there are some, a thread of low priority compiles the plan that these vectors choose
     then        it takes the place of the first between two calls
     again       when there are some times as many, and so on until there are enough
-    drift       queries that read twice as much as those that the plan was made from: new ones are kept, and all begins again
 
 What was asked for stays: ``eps`` and ``delta`` are as they were, and vectors choose only what is read. Which rows a normaliser
 draws does change with the plan, and so may the last digits within ``eps``: an answer is the same bytes for the same plan only.
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import sys
 import threading
@@ -28,18 +26,11 @@ import numpy as np
 
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
-from headlong.engines.watched_verbs import WatchedVerbs
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats
-from headlong.previews.expected_reads import Call, Expected, Kinds, by_kind, held_out, watched
+from headlong.native import Doubles
 from headlong.previews.kept_queries import Queries
 from headlong.promise import Promise
 
-WATCHED, MOST = 64, 8
-"""Watched calls that are judged together, and how many drifts are followed."""
-ONE_IN = 8
-"""Plain calls of which one is watched; others all are. What they read is added up together: with cold caches a sum costs a call
-some ten microseconds."""
 NICENESS = 5
 """Of the thread that compiles, where threads have one of their own: a third of a processor's time beside one that is busy. Not
 more than that: it holds the interpreter's lock at times, and all others wait for it while busy processes keep it waiting."""
@@ -47,15 +38,6 @@ more than that: it holds the interpreter's lock at times, and all others wait fo
 Again = Callable[[Doubles], Engine]
 """The engine that some thousand queries choose."""
 Verb = TypeVar("Verb", bound=Callable[..., Any])
-
-
-def always_searching(engine: Engine) -> Engine:
-    """The engine without a trial of blocks that vectors chose: passes in their place would hide a drift."""
-    plan = engine.plan
-    if plan.blocks is None or math.isinf(plan.blocks.trial):
-        return engine
-    searching = plan._replace(blocks=plan.blocks._replace(trial=math.inf))
-    return engine._by(searching, engine.threads, engine.reason)  # noqa: SLF001  # the same engine by another plan
 
 
 class OwnLock:
@@ -79,7 +61,20 @@ def passing(verb: Verb) -> Verb:
     return asked  # type: ignore[return-value]
 
 
-class Adapting(WatchedVerbs, Changeable):
+def teaching(verb: Verb) -> Verb:
+    """The verb of the engine of now, whose queries are kept while some are wanted."""
+
+    @functools.wraps(verb)
+    def asked(self: Adapting, hidden: Any, *rest: Any, **options: Any) -> Any:
+        found = verb(self._now, hidden, *rest, **options)
+        if self._queries is not None:
+            self._learn(hidden, self._queries)
+        return found
+
+    return asked  # type: ignore[return-value]
+
+
+class Adapting(Changeable):
     """The verbs of :class:`headlong.engines.base.Engine`. Made by ``headlong.compile(layer, adapt=True)``.
 
     ``now``       the engine that answers at present
@@ -87,21 +82,20 @@ class Adapting(WatchedVerbs, Changeable):
     ``trouble``   why no better plan could be compiled, or None
     """
 
-    def __init__(self, engine: Engine, again: Again, like: Floats | None = None) -> None:
-        """``like``: vectors like those that the engine's plan was made from; None: it was made without."""
-        self._now, self._again = engine if like is None else always_searching(engine), again
-        self._queries: Queries | None = Queries(engine.layer.dim) if like is None else None
+    def __init__(self, engine: Engine, again: Again) -> None:
+        self._now, self._again = engine, again
+        self._queries: Queries | None = Queries(engine.layer.dim)
         self._thread: threading.Thread | None = None
-        self._judge: threading.Thread | None = None
         self._starting = OwnLock()
-        self._direct = None
-        self._watched: list[Call] = []
-        self._expected = None if like is None else Expected(like)
-        self._learned = 0
         self.adapted = 0
         self.trouble: str | None = None
-        self._told = False
 
+    topk = teaching(Engine.topk)
+    log_prob = teaching(Engine.log_prob)
+    lse = teaching(Engine.lse)
+    sample = teaching(Engine.sample)
+    entropy = passing(Engine.entropy)
+    ranked = passing(Engine.ranked)
     at_temperature = passing(Engine.at_temperature)
     save = passing(Engine.save)
     kept = passing(Engine.kept)
@@ -158,68 +152,22 @@ class Adapting(WatchedVerbs, Changeable):
         if thread is not None and thread.is_alive():
             return "compiling a plan for the queries that came"
         if queries is None:
-            return "adapted to the queries that came" if self.adapted else "watches for a drift of the queries"
+            return "adapted to the queries that came"
         again = "adapted to the queries that came, and adapts again" if self.adapted else "adapts"
         return f"{again} after {queries.wanted - queries.count:,} more queries"
 
-    def _learn(self, verb: str, hidden: Any, engine: Engine, found: Any, options: dict[str, Any]) -> None:
-        """One call more: its queries are kept while some are wanted; afterwards what they cost is watched, of one in some."""
-        queries = self._queries
-        if queries is not None:
-            self._direct = None
-        elif self._direct is None and engine is self._now:
-            direct = engine._direct  # noqa: SLF001  # its native calls, but for those that are watched
-            self._direct = None if direct is None else direct.but_for_one_in(ONE_IN)
+    def _learn(self, hidden: Any, queries: Queries) -> None:
+        """One call more. Where no better plan could be compiled, the caller is told once, and answered as before."""
         if self.trouble is not None:
-            self._tell(self.trouble)
-        elif queries is not None:
-            queries.take(hidden)
-            if queries.enough and not self._busy():
-                self._start(queries)
-        elif engine is self._now and self._learned < MOST:
-            call = watched(verb, len(hidden), options, found.cost.bytes)
-            if call is not None:
-                self._watch(call, engine)
-
-    def _tell(self, trouble: str) -> None:
-        """Once, to the caller: it is answered as before, but by the plan that was there."""
-        self._queries = None
-        if not self._told:
-            self._told = True
-            warnings.warn(f"this engine adapts no more: {trouble}", RuntimeWarning, stacklevel=5)
+            self._queries = None
+            warnings.warn(f"this engine adapts no more: {self.trouble}", RuntimeWarning, stacklevel=3)
+            return
+        queries.take(hidden)
+        if queries.enough and not self._busy():
+            self._start(queries)
 
     def _busy(self) -> bool:
         return self.trouble is not None or (self._thread is not None and self._thread.is_alive())
-
-    def _watch(self, call: Call, engine: Engine) -> None:
-        """Compares what the queries of some calls read with what is expected. Several threads' may mix: it is a mean."""
-        self._watched.append(call)
-        expected = self._expected
-        if len(self._watched) < WATCHED or expected is None:
-            return
-        kinds, self._watched = by_kind(self._watched), []
-        if not expected.missing(kinds):
-            self._judged(kinds, expected)
-        elif self._judge is None or not self._judge.is_alive():
-            self._judge = threading.Thread(
-                target=self._measure, args=(kinds, expected, engine), name="headlong measures", daemon=True
-            )
-            self._judge.start()
-
-    def _judged(self, kinds: Kinds, expected: Expected) -> None:
-        if expected.drifted(kinds) and expected is self._expected and self._queries is None:
-            self._queries, self._direct = Queries(self.layer.dim), None
-
-    def _measure(self, kinds: Kinds, expected: Expected, engine: Engine) -> None:
-        """In a thread of its own, and with no others: they are there for those who ask."""
-        _yielding()
-        try:
-            alone = engine._alone()  # noqa: SLF001  # bytes do not depend on threads
-        except MemoryError:
-            return  # the next calls that are judged try again
-        for kind in expected.missing(kinds):
-            expected.measure(kind, alone)
-        self._judged(kinds, expected)
 
     def _start(self, queries: Queries) -> None:
         with self._starting.own():  # a fork leaves the thread behind: the child starts its own
@@ -231,12 +179,13 @@ class Adapting(WatchedVerbs, Changeable):
 
     def _compile(self, queries: Queries) -> None:
         """In a thread of its own. Whatever fails leaves the engine that there is; the next call and ``reason`` say so."""
-        _yielding()
+        if sys.platform == "linux":  # others come first; elsewhere a niceness is the whole process's
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while queries.enough:  # others may have come while the plan was compiled
             before, count = self._now, queries.count
-            vectors, like = held_out(queries.vectors())
             try:
-                engine = always_searching(self._again(vectors))
+                engine = self._again(queries.vectors())
                 before.kept()  # refuses a layer that was written to: its new plan would not be that of this engine
             except Exception as error:  # nobody waits for this thread: whatever it was is told by the next call
                 self.trouble = f"{type(error).__name__}: {error}"
@@ -244,25 +193,15 @@ class Adapting(WatchedVerbs, Changeable):
             self._now = engine
             self.adapted += 1
             queries.planned(count)
-            self._watched, self._expected = [], Expected(like)
         if not queries.wanted:
-            self._learned += 1
             self._queries = None
 
     def _unchanged(self) -> Any:
         return self._now._unchanged()  # noqa: SLF001  # the same verb of the engine of now
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy has the plan of now and begins to learn anew where this one still learns."""
-        expected = self._expected
-        return Adapting, (self._now, self._again, None if self._queries is not None or expected is None else expected.vectors)
+        """A copy begins to learn anew where this one still learns; else it is the engine of now."""
+        return self._now.__reduce__() if self._queries is None else (Adapting, (self._now, self._again))
 
     def __repr__(self) -> str:
         return f"Adapting({self._now!r}, {self._state()})"
-
-
-def _yielding() -> None:
-    """Of the thread that calls: others come first."""
-    if sys.platform == "linux":  # elsewhere a niceness is the whole process's
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

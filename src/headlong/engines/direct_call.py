@@ -36,9 +36,6 @@ class Direct(Protocol):
         self, hidden: Any, n: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, seed: Any, row0: Any, class0: Any
     ) -> Sample | None: ...
 
-    def but_for_one_in(self, count: int) -> Direct:
-        """The same calls, but None for one in ``count``: somebody wants to see those."""
-
 
 def direct(
     executor: Any, link: Link, promise: Promise, chance: tuple[float, int], threads: int | None, path: str

@@ -31,10 +31,7 @@ from headlong.layers.matrix import Layer
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
 
 FORMAT, VERSION = "headlong structured layer", 1
-FILES = {
-    "tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mixture",
-    "screens": "screens",
-}  # fmt: skip
+FILES = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mixture"}
 """The kinds there are, and the file of each here and in ``engines/``."""
 
 Ids = NDArray[np.int64]

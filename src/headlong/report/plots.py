@@ -130,20 +130,6 @@ def curve(title: str, values: Sequence[float], labels: tuple[str, str]) -> Figur
     return Figure(title, drawn(draw, f"{title}: {len(values)} of them, from {max(values):.3g} to {min(values):.3g}"))
 
 
-def functions(title: str, lines: Mapping[str, Sequence[tuple[float, float]]], labels: tuple[str, str]) -> Figure:
-    """Named functions over one axis."""
-
-    def draw(axes: Any) -> None:
-        for name, points in lines.items():
-            axes.plot(*zip(*points, strict=True), label=name)
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
-        axes.legend(labelcolor=INK, frameon=False)
-
-    said = "; ".join(f"{name}: from {points[0][1]:.3g} to {points[-1][1]:.3g}" for name, points in lines.items())
-    return Figure(title, drawn(draw, said))
-
-
 def of_run(record: Mapping[str, Any]) -> list[Figure]:
     """The plots of a run; none without matplotlib."""
     if not installed():

@@ -72,7 +72,7 @@ def contestants(layers: Iterator[tuple[str, Any]], threads: int) -> Iterator[Con
         if isinstance(layer, Layer):
             yield rivals.contestant("torch fp32", layer, 10, threads)
             yield _engine("svd, D/8, V/10", hl.compile(layer, method="svd", rows=-(-layer.vocab // 10), threads=threads))
-            yield _engine("cascade", hl.compile(layer, method="cascade", delta=0.0, eps=0.2, threads=threads))
+            yield _engine("codes", hl.compile(layer, method="codes", delta=0.0, eps=0.2, threads=threads))
         else:
             yield _engine(name, hl.compile(layer, threads=threads))
 

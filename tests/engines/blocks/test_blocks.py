@@ -209,7 +209,7 @@ def test_links_and_the_normaliser_of_the_scored_alone() -> None:
 def test_a_large_batch_and_a_normaliser_look_at_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = clustered(2000, 40)
     monkeypatch.setattr(block_choice, "sooner", lambda *asked: asked[-1] == 1)  # as where a look is cheaper for a batch
-    engine = hl.compile(layer, calibration=hidden, method="cascade", blocks=True, eps=0.01)
+    engine = hl.compile(layer, calibration=hidden, method="codes", blocks=True, eps=0.01)
     assert np.isfinite(engine.topk(hidden[:5], 9).error).all()
     many = np.tile(hidden, (2, 1))
     assert np.isfinite(engine.topk(many, 3, eps=math.inf).error).any()
@@ -227,14 +227,14 @@ def test_vectors_far_from_the_calibration_are_answered_too() -> None:
 
 def test_they_are_chosen_where_they_read_less_and_only_there() -> None:
     layer, hidden = clustered(8000, 96)
-    assert hl.compile(layer, method="cascade", calibration=hidden).plan.blocks is not None
+    assert hl.compile(layer, method="codes", calibration=hidden).plan.blocks is not None
     rng = np.random.default_rng(0)
     flat = Layer(rng.standard_normal((8000, 96), np.float32))
-    assert hl.compile(flat, method="cascade", calibration=rng.standard_normal((500, 96), np.float32)).plan.blocks is None
-    assert hl.compile(layer, method="cascade").plan.blocks is None
-    assert hl.compile(layer, method="cascade", blocks=True).topk(hidden[:3], 4, eps=math.inf).proved.all()
+    assert hl.compile(flat, method="codes", calibration=rng.standard_normal((500, 96), np.float32)).plan.blocks is None
+    assert hl.compile(layer, method="codes").plan.blocks is None
+    assert hl.compile(layer, method="codes", blocks=True).topk(hidden[:3], 4, eps=math.inf).proved.all()
     with pytest.raises(OptionError, match="blocks"):
-        hl.compile(layer, method="cascade", blocks=1)
+        hl.compile(layer, method="codes", blocks=1)
 
 
 def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def cases(draw: st.DrawFn) -> tuple[Layer, np.ndarray, np.random.Generator]:
 
 def through(layer: Layer, blocks: Blocks) -> Engine:
     """An engine whose ids come from ``blocks`` whatever is asked, normalisers too."""
-    plain = hl.compile(layer, "cascade", eps=0.01, delta=0.0, blocks=False)
+    plain = hl.compile(layer, "codes", eps=0.01, delta=0.0, blocks=False)
     assert isinstance(plain, Engine)
     all_of_it = blocks._replace(least=1e-3, batch=EVERY, most=layer.vocab)
     return Engine(layer, plain.method, plain.plan._replace(blocks=all_of_it), plain.norms, plain.promise)
@@ -142,7 +142,7 @@ def test_bounds_that_float32_cannot_hold_are_left_to_other_levels(seed: int) -> 
     layer = Layer(weight.astype(np.float32))
     expected = truth(layer, hidden)
     for calibration in (None, rng.standard_normal((200, 64))):
-        top = hl.compile(layer, "cascade", calibration=calibration, blocks=True, eps=math.inf).topk(hidden, 10)
+        top = hl.compile(layer, "codes", calibration=calibration, blocks=True, eps=math.inf).topk(hidden, 10)
         for row in range(len(hidden)):
             check_topk(expected.logits[row], top.ids[row], top.logits[row], float(expected.rounding[row]))
 
@@ -153,7 +153,7 @@ def test_equal_rows_are_in_the_order_of_their_ids(isa: str | None, monkeypatch: 
         monkeypatch.setenv("HEADLONG_ISA", isa)
     rng = np.random.default_rng(0)
     for vocab, dim in ((600, 100), (1100, 63), (300, 200)):
-        engine = hl.compile(Layer(np.tile(rng.standard_normal(dim), (vocab, 1)).astype(np.float32)), "cascade", blocks=True)
+        engine = hl.compile(Layer(np.tile(rng.standard_normal(dim), (vocab, 1)).astype(np.float32)), "codes", blocks=True)
         for k in (10, vocab // 2 + 3, vocab):
             assert engine.topk(rng.standard_normal((1, dim)), k, eps=math.inf).ids.tolist() == [list(range(k))]
 
@@ -163,7 +163,7 @@ def test_smooth_links_are_drawn_by_their_table_everywhere() -> None:
     rng = np.random.default_rng(0)
     weight = np.repeat(rng.standard_normal((40, 32)), 40, axis=0) + 1e-4 * rng.standard_normal((1600, 32))
     layer, hidden = Layer(weight.astype(np.float32), None, hl.Gss(0.5, 3.0)), rng.standard_normal((20, 32))
-    engines = [hl.compile(layer, "cascade", blocks=way, eps=math.inf) for way in (True, False)]
+    engines = [hl.compile(layer, "codes", blocks=way, eps=math.inf) for way in (True, False)]
     ways: tuple[dict[str, Any], ...] = ({"top_k": 50}, {"min_p": 0.1}, {"allowed": np.arange(40)})
     for how in ways:
         drawn = [engine.sample(hidden, 5, 0.01, seed=3, **how) for engine in engines]

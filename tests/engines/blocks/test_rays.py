@@ -137,7 +137,7 @@ def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyP
 def test_masks_samples_and_normalisers_are_as_exact_as_ever() -> None:
     layer, hidden = around_tastes(3000, 48)
     hidden = hidden[:12]
-    with_, without = (hl.compile(layer, "cascade", eps=math.inf, calibration=hidden, blocks=on) for on in (True, False))
+    with_, without = (hl.compile(layer, "codes", eps=math.inf, calibration=hidden, blocks=on) for on in (True, False))
     allowed = np.random.default_rng(0).choice(3000, 500, replace=False)
     np.testing.assert_array_equal(with_.topk(hidden, 20, allowed=allowed).ids, without.topk(hidden, 20, allowed=allowed).ids)
     for filters in ({"top_k": 40}, {"min_p": 0.05}, {}):
@@ -149,7 +149,7 @@ def test_masks_samples_and_normalisers_are_as_exact_as_ever() -> None:
 @pytest.mark.usefixtures("forced")
 def test_classes_come_and_go() -> None:
     layer, hidden = around_tastes(3000, 32)
-    engine = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden, blocks=True)
+    engine = hl.compile(layer, "codes", eps=math.inf, calibration=hidden, blocks=True)
     assert isinstance(engine, Engine)
     best = engine.topk(hidden[:1], 3).ids[0]
     fewer = engine.without(best[:1])

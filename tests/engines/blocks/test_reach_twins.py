@@ -106,7 +106,7 @@ def test_the_reference_goes_by_blocks_and_not_by_all_classes(monkeypatch: pytest
     """Its cost says so, for ids with their normaliser, for the normaliser alone, and under top_p."""
     monkeypatch.setenv("HEADLONG_ISA", native.REFERENCE)
     layer, hidden, _ = spread(1, 4000, 32, 30.0, "boxes")
-    engine = hl.compile(layer, "cascade", eps=0.01, calibration=np.repeat(hidden, 20, axis=0), blocks=True)
+    engine = hl.compile(layer, "codes", eps=0.01, calibration=np.repeat(hidden, 20, axis=0), blocks=True)
     assert isinstance(engine, hl.Engine)
     blocks = engine.plan.blocks
     assert blocks is not None and blocks.least <= 0.01

@@ -42,7 +42,7 @@ def test_rows_that_are_found_by_blocks_recommend_them(tmp_path: Path) -> None:
     hidden = np.random.default_rng(4).normal(size=(30, weight.shape[1]))
     hidden[:, LEADING:] *= 0.1
     engine = hl.compile(hl.Layer(weight), eps=math.inf)
-    beside = hl.compile(hl.Layer(weight), "cascade", eps=math.inf, blocks=False)
+    beside = hl.compile(hl.Layer(weight), "codes", eps=math.inf, blocks=False)
     blocks = plan_of(engine).blocks
     assert blocks is not None and math.isfinite(blocks.trial) and plan_of(beside).blocks is None
     engine.save(tmp_path / "engine.safetensors")
@@ -79,7 +79,7 @@ def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytes
 
 def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
     weight = rows()
-    engine, beside = (hl.compile(hl.Layer(weight), "cascade", eps=math.inf, **how) for how in ({}, {"blocks": False}))
+    engine, beside = (hl.compile(hl.Layer(weight), "codes", eps=math.inf, **how) for how in ({}, {"blocks": False}))
     assert plan_of(engine).blocks is not None
     hard = np.random.default_rng(6).normal(size=(3 * TRIED, weight.shape[1]))  # a later call searches again
     hard[:, :LEADING] = 0
@@ -100,7 +100,7 @@ def test_calibrated_blocks_are_on_trial_when_other_queries_come() -> None:
     hard = np.random.default_rng(12).normal(size=(20 * TRIED, weight.shape[1]))
     hard[:, :LEADING] = 0
     engine, beside, always = (
-        hl.compile(hl.Layer(weight), "cascade", calibration=easy, eps=math.inf, **how)
+        hl.compile(hl.Layer(weight), "codes", calibration=easy, eps=math.inf, **how)
         for how in ({}, {"blocks": False}, {"blocks": True})
     )
     assert math.isfinite(plan_of(engine).blocks.trial) and math.isinf(plan_of(always).blocks.trial)
@@ -119,9 +119,9 @@ def test_nobody_builds_them_unasked_elsewhere() -> None:
     rng = np.random.default_rng(7)
     flat, small = rng.normal(size=(CLASSES, 48)), rows()[: CLASSES // 2]
     for weight in (flat, small):
-        engine = hl.compile(hl.Layer(weight.astype(np.float32)), "cascade", eps=math.inf)
+        engine = hl.compile(hl.Layer(weight.astype(np.float32)), "codes", eps=math.inf)
         assert plan_of(engine).blocks is None
-    assert plan_of(hl.compile(hl.Layer(rows()), "cascade")).blocks is None  # normalisers are asked for
+    assert plan_of(hl.compile(hl.Layer(rows()), "codes")).blocks is None  # normalisers are asked for
 
 
 @pytest.mark.parametrize("ask", ["topk", "masked", "top_k", "min_p"])
@@ -131,7 +131,7 @@ def test_what_was_searched_in_vain_is_counted(ask: str) -> None:
     how = {"top_k": {"top_k": 9}, "min_p": {"min_p": 0.9}}.get(ask, {})
 
     def cost(blocks: bool) -> hl.Cost:
-        engine = hl.compile(hl.Layer(weight), "cascade", blocks=blocks, eps=math.inf)
+        engine = hl.compile(hl.Layer(weight), "codes", blocks=blocks, eps=math.inf)
         if how:
             return engine.sample(hidden, seed=1, **how).cost
         return engine.topk(hidden, K, allowed=np.arange(5_990) if ask == "masked" else None).cost
@@ -145,7 +145,7 @@ def test_a_flat_layer_costs_at_most_a_tenth_more(vocab: int, dim: int, k: int) -
     rng = np.random.default_rng(0)
     layer = hl.Layer(rng.standard_normal((vocab, dim)).astype(np.float32))
     vectors, hidden = rng.standard_normal((600, dim)), rng.standard_normal((200, dim))
-    engines = [hl.compile(layer, "cascade", calibration=vectors, eps=math.inf, **how) for how in ({}, {"blocks": False})]
+    engines = [hl.compile(layer, "codes", calibration=vectors, eps=math.inf, **how) for how in ({}, {"blocks": False})]
     for batch in (1, 2):
         chosen, plain = (
             np.mean([one.topk(hidden[at : at + batch], k).cost.bytes for at in range(0, 200, batch)]) for one in engines

@@ -38,7 +38,7 @@ def case() -> tuple[hl.Layer, np.ndarray]:
 
 
 def by_blocks(layer: hl.Layer, hidden: np.ndarray, **more: Any) -> Engine:
-    engine = hl.compile(layer, "cascade", calibration=hidden[ASKED:], blocks=True, threads=2, **more)
+    engine = hl.compile(layer, "codes", calibration=hidden[ASKED:], blocks=True, threads=2, **more)
     assert isinstance(engine, Engine)
     assert engine.plan.blocks is not None
     return engine
@@ -71,7 +71,7 @@ def test_shards_answer_as_one_layer_does(case: tuple[hl.Layer, np.ndarray]) -> N
 @pytest.mark.usefixtures("level")
 def test_an_index_in_the_style_of_faiss_finds_what_all_products_say(case: tuple[hl.Layer, np.ndarray]) -> None:
     whole, hidden = case
-    index = IndexFlatIP(DIM, method="cascade", blocks=True, threads=2, calibration=hidden[ASKED:].astype(np.float64))
+    index = IndexFlatIP(DIM, method="codes", blocks=True, threads=2, calibration=hidden[ASKED:].astype(np.float64))
     index.add(whole.weight)
     products = hidden[:ASKED].astype(np.float64) @ whole.weight.astype(np.float64).T
     for _ in range(2):

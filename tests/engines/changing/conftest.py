@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from headlong.engines import adapting
 from headlong.previews import kept_queries
 from learning import DIM
 
@@ -12,5 +11,3 @@ from learning import DIM
 @pytest.fixture
 def few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_queries, "MOST_NUMBERS", 2 * DIM * DIM)
-    monkeypatch.setattr(adapting, "WATCHED", 32)
-    monkeypatch.setattr(adapting, "ONE_IN", 1)

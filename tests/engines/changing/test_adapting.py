@@ -26,8 +26,8 @@ from learning import DIM, learned, world
 @pytest.mark.parametrize("options", [{}, {"eps": np.inf}, {"eps": 0.2, "delta": 0.0}], ids=str)
 def test_reads_no_more_and_answers_the_same(options: dict[str, Any]) -> None:
     layer, hidden = world()
-    engine = hl.compile(layer, "cascade", adapt=True, threads=1, **options)
-    plain = hl.compile(layer, "cascade", threads=1, **options)
+    engine = hl.compile(layer, "codes", adapt=True, threads=1, **options)
+    plain = hl.compile(layer, "codes", threads=1, **options)
     promise = engine.promise
     assert f"adapts after {2 * DIM} more queries" in engine.reason and "adapts after" in repr(engine)
     for count, row in enumerate(hidden[: 2 * DIM]):
@@ -68,7 +68,7 @@ def test_goes_on_learning_until_there_are_enough(monkeypatch: pytest.MonkeyPatch
     engine.topk(hidden[2 * DIM :], 3)  # more than are wanted
     engine.wait()
     assert engine.adapted == 3 and "adapted to" in engine.reason and "again" not in engine.reason
-    assert seen == [DIM - 16, 2 * DIM - 32, 4 * DIM - 64]  # others judge
+    assert seen == [DIM, 2 * DIM, 4 * DIM]
 
 
 def test_queries_that_came_meanwhile_are_learned_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_queries_that_came_meanwhile_are_learned_from_at_once(monkeypatch: pytes
     engine.topk(hidden[: 2 * DIM], 3)
     may_go_on.set()
     engine.wait()
-    assert engine.adapted == 2 and seen == [DIM - 16, 3 * DIM - 48] and f"again after {DIM} more" in engine.reason
+    assert engine.adapted == 2 and seen == [DIM, 3 * DIM] and f"again after {DIM} more" in engine.reason
 
 
 @pytest.mark.usefixtures("few_queries")
@@ -112,7 +112,7 @@ def test_every_verb_teaches() -> None:
 @pytest.mark.usefixtures("few_queries")
 def test_a_plan_that_cannot_be_made_leaves_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = world()
-    engine: Any = hl.compile(layer, "cascade", adapt=True, threads=1)
+    engine: Any = hl.compile(layer, "codes", adapt=True, threads=1)
 
     def fails(vectors: np.ndarray) -> None:
         raise MemoryError("no room")
@@ -130,7 +130,7 @@ def test_a_plan_that_cannot_be_made_leaves_the_engine(monkeypatch: pytest.Monkey
 def test_a_layer_that_was_written_to_gets_no_plan() -> None:
     layer, hidden = world()
     weight = layer.weight.copy()
-    engine: Any = hl.compile(hl.Layer(weight), "cascade", adapt=True, threads=1)
+    engine: Any = hl.compile(hl.Layer(weight), "codes", adapt=True, threads=1)
     engine.topk(hidden[: 2 * DIM - 1], 5)
     weight[3] += 1
     engine.topk(hidden[:1], 5)
@@ -147,7 +147,7 @@ def test_saved_copied_and_changed_as_it_is_now(tmp_path: Path) -> None:
     same = hl.load(path)
     assert (same.topk(hidden[:5]).ids == engine.topk(hidden[:5]).ids).all()
     for copied in (pickle.loads(pickle.dumps(engine)), copy.deepcopy(engine)):  # noqa: S301
-        assert isinstance(copied, Adapting) and "watches" in copied.reason
+        assert isinstance(copied, hl.Engine)  # nothing is left to be learned
         assert (copied.topk(hidden[:5]).ids == engine.topk(hidden[:5]).ids).all()
     fewer = engine.without([int(engine.topk(hidden[:1], 1).ids[0, 0])])
     assert fewer.topk(hidden[:1], 1).ids[0, 0] == engine.topk(hidden[:1], 2).ids[0, 1]
@@ -156,7 +156,7 @@ def test_saved_copied_and_changed_as_it_is_now(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("few_queries")
 def test_threads_that_ask_while_the_plan_changes() -> None:
     layer, hidden = world()
-    engine: Any = hl.compile(layer, "cascade", adapt=True, threads=1)
+    engine: Any = hl.compile(layer, "codes", adapt=True, threads=1)
     expected = np.argsort(-(hidden[:400].astype(float) @ layer.weight.T.astype(float)), 1)[:, :3]
     wrong: list[int] = []
 
@@ -177,7 +177,7 @@ def test_threads_that_ask_while_the_plan_changes() -> None:
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_fork_before_the_plan_learns_by_itself() -> None:
     layer, hidden = world()
-    engine: Any = hl.compile(layer, "cascade", adapt=True, threads=1)
+    engine: Any = hl.compile(layer, "codes", adapt=True, threads=1)
     engine.topk(hidden[: 2 * DIM - 1], 5)
     child = os.fork()
     if child == 0:
@@ -220,7 +220,7 @@ def interrupted(ask: Any, name: str, after: int) -> bool:
 @pytest.mark.parametrize("name", ["__enter__", "own"])
 def test_a_call_that_is_interrupted_keeps_no_other_waiting(name: str) -> None:
     layer, hidden = world()
-    first: Any = hl.compile(layer, "cascade", adapt=True, threads=1)
+    first: Any = hl.compile(layer, "codes", adapt=True, threads=1)
     for after in itertools.count(1, 3):
         engine = copy.copy(first)
         ended = interrupted(lambda one=engine: one.topk(hidden[: 2 * DIM], 3), name, after)
@@ -235,31 +235,17 @@ def test_a_call_that_is_interrupted_keeps_no_other_waiting(name: str) -> None:
 
 
 def test_who_waits_for_a_thread_that_is_not_started_yet_waits_for_nothing() -> None:
-    engine: Any = hl.compile(world()[0], "cascade", adapt=True, threads=1)
+    engine: Any = hl.compile(world()[0], "codes", adapt=True, threads=1)
     engine._thread = threading.Thread(target=print)
     assert engine.wait() is engine.now
-
-
-def test_one_plain_call_in_some_is_watched_and_every_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapting, "ONE_IN", 4)
-    layer, hidden = world()
-    engine: Any = hl.compile(layer, "cascade", adapt=True, calibration=hidden[:512], threads=1)
-    plain = engine._now._direct is not None  # not so in NumPy
-    for count, row in enumerate(hidden[600:621]):
-        assert (engine.topk(row[None], 3).ids == engine._now.topk(row[None], 3).ids).all()
-        assert len(engine._watched) == (1 + count // 4 if plain else 1 + count)
-    before = len(engine._watched)
-    engine.topk(hidden[:1], 3, exclude=[1])
-    engine.lse(hidden[:1], exclude=[1])
-    assert [call.verb for call in engine._watched[before:]] == ["topk", "lse"]
 
 
 def test_what_cannot_adapt_is_said_or_left() -> None:
     layer, hidden = world()
     small = hl.Layer(layer.weight[:50])
     assert not isinstance(hl.compile(small, adapt=True), Adapting)
-    given: Any = hl.compile(layer, "cascade", adapt=True, calibration=hidden[:512], threads=1)
-    assert isinstance(given, Adapting) and "watches for a drift" in given.reason
+    given: Any = hl.compile(layer, "codes", adapt=True, calibration=hidden[:512], threads=1)
+    assert isinstance(given, Adapting) and "adapts after" in given.reason
     with pytest.raises(OptionError, match="adapt is for methods auto and cascade"):
         hl.compile(layer, "svd", adapt=True)
     with pytest.raises(OptionError, match="adapt"):

@@ -32,10 +32,10 @@ HIDDEN = RNG.standard_normal((4, DIM))
 MORE = (RNG.standard_normal((60, DIM)) * 1.5).astype(np.float32)
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("full", {}),
-    "int8": ("cascade", {}),
-    "calibrated": ("cascade", {"calibration": RNG.standard_normal((200, DIM))}),
-    "blocks": ("cascade", {"calibration": RNG.standard_normal((200, DIM)), "blocks": True}),
-    "int8 and blocks": ("cascade", {"blocks": True}),
+    "int8": ("codes", {}),
+    "calibrated": ("codes", {"calibration": RNG.standard_normal((200, DIM))}),
+    "blocks": ("codes", {"calibration": RNG.standard_normal((200, DIM)), "blocks": True}),
+    "int8 and blocks": ("codes", {"blocks": True}),
 }
 FILTERS: list[dict[str, Any]] = [{}, {"top_k": 7}, {"top_p": 0.8, "temperature": 0.7}, {"min_p": 0.1}]
 
@@ -165,7 +165,7 @@ def test_one_search_over_both_parts(vocab: int, count: int) -> None:
     rng = np.random.default_rng(vocab + count)
     weight = rng.integers(-2, 3, (vocab, DIM)).astype(np.float32)  # ties all over
     vectors = rng.standard_normal((400, DIM))
-    engine = hl.compile(hl.Layer(weight), "cascade", eps=math.inf, calibration=vectors, blocks=True)
+    engine = hl.compile(hl.Layer(weight), "codes", eps=math.inf, calibration=vectors, blocks=True)
     gone = rng.choice(vocab, vocab // 4, replace=False)
     rows = np.concatenate([weight, weight * 2])[rng.integers(0, 2 * vocab, count)]
     back = rng.choice(gone, min(len(gone), count // 2), replace=False)
@@ -186,7 +186,7 @@ def test_one_search_over_both_parts(vocab: int, count: int) -> None:
     assert found.topk(hidden[:1], 3).cost.rows[0] <= alive.sum()
     if native.isa() != native.REFERENCE:
         assert found.together is not None
-        assert found.topk(hidden[:1], 3).cost.path == f"cascade/{engine.executor.isa}"
+        assert found.topk(hidden[:1], 3).cost.path == f"codes/{engine.executor.isa}"
 
 
 def test_masks_join_what_is_gone() -> None:
@@ -301,7 +301,7 @@ def test_all_gone() -> None:
 def test_a_draw_among_classes_without_a_finite_logit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a damaged file may come to that was opened unverified: filters that find no class at all."""
     rng = np.random.default_rng(0)
-    engine = hl.compile(hl.Layer(rng.standard_normal((300, 8)).astype(np.float32)), "cascade")
+    engine = hl.compile(hl.Layer(rng.standard_normal((300, 8)).astype(np.float32)), "codes")
     changed, hidden = engine.with_rows(rng.standard_normal((3, 8)).astype(np.float32)), rng.standard_normal((2, 8))
     assert changed.sample(hidden, 2, seed=1, top_p=0.9).ids.shape == (2, 2)
     found = merged.kept
@@ -310,7 +310,7 @@ def test_a_draw_among_classes_without_a_finite_logit_is_refused(monkeypatch: pyt
         changed.sample(hidden, 2, seed=1, top_p=0.9, eps=math.inf)
 
 
-@pytest.mark.parametrize("how", [{"method": "full"}, {"method": "cascade", "blocks": True}])
+@pytest.mark.parametrize("how", [{"method": "full"}, {"method": "codes", "blocks": True}])
 def test_classes_that_came_and_went_leave_room_in_every_column(how: dict[str, Any]) -> None:
     weight = np.random.default_rng(0).standard_normal((10, 8)).astype(np.float32)
     engine = hl.compile(hl.Layer(weight), **how).with_rows(weight[:3]).without([10, 11, 12])

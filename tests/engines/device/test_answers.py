@@ -26,7 +26,7 @@ from thinned import every
 
 # a GPU's inf - inf is silent; the interpreter's is NumPy's, which warns
 pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.usefixtures("plain_interpreter")]
-PROVING = pytest.mark.parametrize("method", ["full", "cascade"])
+PROVING = pytest.mark.parametrize("method", ["full", "codes"])
 
 
 def layer_of(rng: np.random.Generator, vocab: int, dim: int, dtype: str = "float32", **more: Any) -> hl.Layer:
@@ -56,7 +56,7 @@ def test_hard_layers(name: str, method: str) -> None:
     check_answer(case, answer)
     # whoever is beyond eps was read in float64, which says what it can
     assert ((answer.error <= 0.01) | (answer.cost.rows > case.layer.vocab)).all()
-    if method == "cascade":
+    if method == "codes":
         check_answer(case, engine.topk(tensor(case.hidden), k, eps=math.inf))
 
 
@@ -67,7 +67,7 @@ def test_every_type_at_every_kind_of_product(dtype: str, batch: int, method: str
     layer = layer_of(rng, 300, 65, dtype)
     engine = hl.compile(layer, method, device=PLACE)
     hidden = torch.from_numpy(rng.standard_normal((batch, 65))).to(getattr(torch, dtype))
-    answer = engine.topk(hidden.to("cuda" if GPU else "cpu"), 3, eps=math.inf if method == "cascade" else None)
+    answer = engine.topk(hidden.to("cuda" if GPU else "cpu"), 3, eps=math.inf if method == "codes" else None)
     check_answer(Case(layer, hidden.double().numpy()), answer)
     few = answer.cost.rows == layer.vocab if method == "full" else answer.cost.rows < layer.vocab // 4
     assert few.all(), "a pass that knows nothing would be followed by another"
@@ -198,8 +198,8 @@ def test_what_is_refused(rng: np.random.Generator) -> None:
         hl.compile(layer, device="tpu")
     with pytest.raises(OptionError, match="method is 'adaptive'; on a device choose from auto, full, cascade, svd"):
         hl.compile(layer, "adaptive", device=PLACE)
-    with pytest.raises(OptionError, match="cascade on a device has no option 'blocks'; it has none"):
-        hl.compile(layer, "cascade", device=PLACE, blocks=True)
+    with pytest.raises(OptionError, match="codes on a device has no option 'blocks'; it has none"):
+        hl.compile(layer, "codes", device=PLACE, blocks=True)
     with pytest.raises(OptionError, match="engines there learn from no vectors, leave it out"):
         hl.compile(layer, device=PLACE, calibration=np.ones((9, 8)))
     with pytest.raises(OptionError, match="a TreeLayer is read on the CPU .* on a device there are full, cascade, svd"):
@@ -240,7 +240,7 @@ def test_rows_are_within_their_error_of_their_codes(dtype: str, rng: np.random.G
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, rng: np.random.Generator) -> None:
     layer = layer_of(rng, 90, 130, dtype)
-    matrix = hl.compile(layer, "cascade", device=PLACE).matrix
+    matrix = hl.compile(layer, "codes", device=PLACE).matrix
     call, _ = call_of(matrix, tensor(rng.standard_normal((batch, 130)) * 30))
     exact = truth(layer, call.x.double().cpu().numpy())
     length, size = call.length.cpu().numpy()[:, None], np.linalg.norm(layer.weight.astype(np.float64), axis=1)
@@ -256,7 +256,7 @@ def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, r
 def test_a_radius_that_is_too_small_would_be_noticed(rng: np.random.Generator) -> None:
     """What the tests above rest on: without the error of its codes a cascade loses classes, or states a wrong normaliser."""
     layer, hidden = layer_of(rng, 900, 16), rng.standard_normal((32, 16)).astype(np.float32)
-    engine = hl.compile(layer, "cascade", eps=math.inf, device=PLACE)
+    engine = hl.compile(layer, "codes", eps=math.inf, device=PLACE)
     check_answer(Case(layer, hidden), engine.topk(tensor(hidden), 5))
     for slack in engine.matrix.codes.slacks.values():
         slack.zero_()

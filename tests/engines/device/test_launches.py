@@ -77,7 +77,7 @@ def test_every_kernel_compiles_for_a_gpu_and_its_registers_suffice(monkeypatch: 
     """In the blocks of a GPU, for compute capability 9.0, by a process without the interpreter."""
     monkeypatch.setattr(device_matrix, "INTERPRETED", device_matrix.Tiles())
     variants: dict[str, str] = {}
-    for name in ("full", "cascade"):
+    for name in ("full", "codes"):
         engine = engine_of(name)
         for kind in (torch.float16, torch.float32):
             for batch in (1, 2, 17):

@@ -22,7 +22,7 @@ VECTORS = RNG.standard_normal((300, DIM)).astype(np.float32)
 
 
 def cascade(layer: hl.Layer, **options: Any) -> Any:
-    return hl.compile(layer, "cascade", threads=1, **options)
+    return hl.compile(layer, "codes", threads=1, **options)
 
 
 def shards(layer: hl.Layer) -> Any:
@@ -39,7 +39,7 @@ def changed(layer: hl.Layer) -> Any:
 
 KINDS: dict[str, Callable[[hl.Layer], Any]] = {
     "full": lambda layer: hl.compile(layer, "full", threads=1),
-    "cascade": cascade,
+    "codes": cascade,
     "calibrated": lambda layer: cascade(layer, calibration=VECTORS[:, : layer.dim]),
     "blocks": lambda layer: cascade(layer, blocks=True, eps=np.inf),
     "adapting": lambda layer: cascade(layer, adapt=True),

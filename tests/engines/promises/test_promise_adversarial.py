@@ -42,7 +42,7 @@ def test_a_misleading_guess_costs_rows_not_the_promise(share: float, length: flo
     exact = truth(layer, hidden).lse
     failures, sampled = 0, 0
     for seed in range(SEEDS):
-        engine = hl.compile(layer, "cascade", eps=EPS, delta=DELTA, seed=seed, threads=2)
+        engine = hl.compile(layer, "codes", eps=EPS, delta=DELTA, seed=seed, threads=2)
         for one, lse in zip(hidden, exact, strict=True):
             for found in (engine.topk(one[None], 5), engine.lse(one[None])):
                 off = abs(float(found.lse[0]) - lse)

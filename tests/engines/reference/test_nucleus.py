@@ -38,7 +38,7 @@ def winners(layer: hl.Layer, hidden: np.ndarray, top_p: float, temperature: floa
 @pytest.fixture(params=[level for level in native.levels() if level != native.REFERENCE])
 def engine(request: pytest.FixtureRequest, layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> hl.Engine:
     monkeypatch.setenv("HEADLONG_ISA", request.param)
-    return hl.compile(layer, "cascade", eps=0.05, delta=0.01, calibration=hidden, blocks=False, threads=2)
+    return hl.compile(layer, "codes", eps=0.05, delta=0.01, calibration=hidden, blocks=False, threads=2)
 
 
 @pytest.mark.parametrize(("top_p", "temperature"), [(0.95, 0.8), (0.4, 1.5)])
@@ -63,7 +63,7 @@ def test_the_same_query_gets_the_same_answer(engine: hl.Engine, hidden: np.ndarr
 def test_without_a_delta_every_draw_is_proved(
     layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = hl.compile(layer, "cascade", eps=0.05, delta=0.0, calibration=hidden, blocks=False)
+    engine = hl.compile(layer, "codes", eps=0.05, delta=0.0, calibration=hidden, blocks=False)
     drawn = engine.sample(hidden[:8], top_p=0.9, seed=4, eps=np.inf)
     assert drawn.proved.all() and drawn.ids[:, 0].tolist() == winners(layer, hidden[:8], 0.9, 1.0, 4)
 
@@ -74,7 +74,7 @@ def test_masks_and_ties(engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray) 
     assert (drawn.ids % 2 == 1).all()
     rows = np.repeat(layer.weight[:20], 200, axis=0)
     tied = hl.Layer(rows)
-    one = hl.compile(tied, "cascade", eps=0.05, delta=0.01, calibration=hidden, blocks=False)
+    one = hl.compile(tied, "codes", eps=0.05, delta=0.01, calibration=hidden, blocks=False)
     found = one.sample(hidden[:8], top_p=0.5, seed=3, eps=np.inf)
     for row, z in enumerate(hidden[:8] @ rows.astype(np.float64).T):
         inside = kept(z, z, 0, 0.5, 0.0)

@@ -50,7 +50,7 @@ def random_layer(seed: int, vocab: int, dim: int, scale: float, *, scaled: bool,
 
 def always_by_blocks(layer: Layer, method: str, wanted: Promise, **about: Any) -> Any:
     """The engine of one expert, which searches for everything, worth its while or not."""
-    plain = hl.compile(layer, "cascade", eps=0.01, delta=0.0, blocks=False)
+    plain = hl.compile(layer, "codes", eps=0.01, delta=0.0, blocks=False)
     assert isinstance(plain, hl.Engine)
     basis = whiten(layer.weight, np.random.default_rng(0).standard_normal((40, layer.dim)))
     blocks = blocks_of(layer, basis)._replace(least=1e-3, batch=EVERY, most=layer.vocab, samples=True)
@@ -60,7 +60,7 @@ def always_by_blocks(layer: Layer, method: str, wanted: Promise, **about: Any) -
 def through_blocks(layer: ExpertsLayer) -> ExpertsEngine:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "part", always_by_blocks)
-        return ExpertsEngine(layer, ExpertsOptions("cascade"), Promise(0.01, 0.0, 0.0), threads=1)
+        return ExpertsEngine(layer, ExpertsOptions("codes"), Promise(0.01, 0.0, 0.0), threads=1)
 
 
 def logits_of(layer: ExpertsLayer, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -159,7 +159,7 @@ def test_where_vectors_show_that_it_pays_few_rows_are_read(level: str, tmp_path:
     layer = two_large(rng)
     hidden, asked = 6 * directions(rng, 400, DIM), 6 * directions(rng, ASKED, DIM)
     plain = hl.compile(layer, eps=math.inf, parts="full", threads=1)
-    engine = hl.compile(layer, eps=math.inf, calibration=hidden, threads=2, parts="cascade")
+    engine = hl.compile(layer, eps=math.inf, calibration=hidden, threads=2, parts="codes")
     assert isinstance(engine, ExpertsEngine)
     assert [one.plan.blocks is not None and one.plan.blocks.samples for one in engine.parts] == [True, True, False]
     for more in ({}, {"temperature": 3.0}, {"top_k": 10}, {"min_p": 0.3}):
@@ -216,7 +216,7 @@ def test_a_nucleus_is_that_of_all_classes_and_proved(how: dict[str, Any]) -> Non
     )
     hidden, vectors = rng.standard_normal((10, 33)), rng.standard_normal((600, 33))
     full = hl.compile(layer, delta=0.0, eps=0.01, parts="full").sample(hidden, 50, seed=1, top_p=0.8)
-    drawn = hl.compile(layer, calibration=vectors, parts="cascade", **how).sample(hidden, 50, seed=1, top_p=0.8, eps=math.inf)
+    drawn = hl.compile(layer, calibration=vectors, parts="codes", **how).sample(hidden, 50, seed=1, top_p=0.8, eps=math.inf)
     assert full.proved.all() and drawn.proved.all()
     assert (drawn.ids == full.ids).all()
 

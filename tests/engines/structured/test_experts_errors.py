@@ -18,7 +18,7 @@ def test_the_rounding_of_the_gate_is_within_the_promise(batch: int) -> None:
     weight = (1e-3 * rng.normal(size=(2 * vocab, dim))).astype(np.float32)
     layer = hl.structured.ExpertsLayer(gate, weight, ids, np.array([0, vocab, 2 * vocab]), vocab, constant=False, scaled=True)
     hidden = 1e3 * rng.normal(size=(batch, dim))
-    engine = hl.compile(layer, parts="cascade", eps=0.003, delta=0.05, threads=1)
+    engine = hl.compile(layer, parts="codes", eps=0.003, delta=0.05, threads=1)
     top, scored, whole = engine.topk(hidden, 5), engine.log_prob(hidden, [[0, 7]] * batch), engine.lse(hidden)
     own = engine.topk(hidden, 5, eps=np.inf)
     assert (own.ids == top.ids).all()

@@ -37,7 +37,7 @@ def exact(layer: MixtureLayer, hidden: Doubles) -> Doubles:
     return np.asarray(np.logaddexp.reduce(f + prior[:, :, None], axis=1))
 
 
-@pytest.mark.parametrize("parts", ["full", "cascade"])
+@pytest.mark.parametrize("parts", ["full", "codes"])
 @pytest.mark.parametrize("size", [0.02, 0.5, 3.0])
 @pytest.mark.parametrize("options", [{}, {"link": hl.Gss()}, {"pooled": True}], ids=str)
 def test_ids_are_proved_flat_or_peaked(options: dict[str, Any], size: float, parts: str, rng: np.random.Generator) -> None:
@@ -92,7 +92,7 @@ def test_bad_layers_are_named(rng: np.random.Generator) -> None:
 
 def test_calibration_serves_a_proof(rng: np.random.Generator) -> None:
     layer, hidden = mixture(rng, 2000, 0.6), rng.standard_normal((300, 16))
-    proved = hl.compile(layer, parts="cascade", delta=0.0, calibration=hidden)
+    proved = hl.compile(layer, parts="codes", delta=0.0, calibration=hidden)
     top = proved.topk(hidden[:5], 10)
     assert top.proved.all() and proved.promise == hl.Promise(0.01, 0.0, 0.0)
     assert (top.ids == np.argsort(-exact(layer, hidden[:5]), axis=1, kind="stable")[:, :10]).all()
@@ -103,7 +103,7 @@ def test_calibration_serves_a_proof(rng: np.random.Generator) -> None:
 def test_what_a_mixture_is_counted_against_is_exact(rng: np.random.Generator) -> None:
     """Whatever it promises of log-probabilities: a guess would find ids wrong that are right."""
     layer, hidden = mixture(rng, 700, 0.5), rng.standard_normal((300, 16))
-    engine = hl.compile(layer, parts="cascade", eps=np.inf, calibration=rng.standard_normal((200, 16)))
+    engine = hl.compile(layer, parts="codes", eps=np.inf, calibration=rng.standard_normal((200, 16)))
     reference = exact(layer, hidden)
     np.testing.assert_allclose(engine.every_class(hidden)[1], reference, rtol=0, atol=1e-8)
     found = np.concatenate([engine.topk(one[None], 5).ids for one in hidden])

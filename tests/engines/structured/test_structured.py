@@ -244,7 +244,7 @@ def test_bad_calls_are_named(kind: str) -> None:
     with pytest.raises(OptionError, match="temperature"):
         engine.sample(case.hidden, temperature=0.0)
     with pytest.raises(OptionError, match=f"{type(engine.layer).__name__} is read by '{engine.kind}'"):
-        hl.compile(case.layer, method="cascade")
+        hl.compile(case.layer, method="codes")
     with pytest.raises(OptionError, match=f"{engine.kind} has no option 'girth'"):
         hl.compile(case.layer, girth=3)
     with pytest.raises(OptionError, match="eps"):
@@ -258,8 +258,7 @@ def test_bad_calls_are_named(kind: str) -> None:
 
 def test_every_kind_has_a_layer_an_engine_and_a_head() -> None:
     frozen = {build_head(kind, 4, 9).to_layer().kind for kind in STRUCTURED}
-    screened = {"screens"}  # made of a trained layer, not trained
-    assert set(FILES) == set(KINDS) == set(ENGINES) == frozen | screened
+    assert set(FILES) == set(KINDS) == set(ENGINES) == frozen
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)

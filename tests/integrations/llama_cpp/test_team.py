@@ -24,7 +24,7 @@ from pathlib import Path
 
 path, module = Path(sys.argv[1]), native.loaded()
 layer = hl.Layer(np.random.default_rng(0).standard_normal((20_000, 64)).astype(np.float32))
-engine = hl.compile(layer, "cascade", threads=2)
+engine = hl.compile(layer, "codes", threads=2)
 row = np.ones((1, 64), np.float32)
 expected = engine.topk(row, 3).ids
 with Model(path, cache=path.parent, n_ctx=64, n_threads=1) as one, Model(path, cache=path.parent, n_ctx=64, n_threads=2) as two:

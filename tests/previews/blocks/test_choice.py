@@ -32,7 +32,7 @@ def subject() -> tuple[hl.Layer, Plan, Blocks, np.ndarray]:
     if native.isa() == native.REFERENCE:
         pytest.skip("the reference does not choose")
     layer, hidden = around_centres()
-    engine: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden, blocks=True)
+    engine: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden, blocks=True)
     return layer, engine.plan, engine.plan.blocks, hidden.astype(np.float64)
 
 
@@ -71,7 +71,7 @@ def test_a_batch_shares_what_a_look_reads(subject: Any) -> None:
 def test_a_batch_over_a_small_layer_is_searched_for_where_one_query_is(monkeypatch: pytest.MonkeyPatch) -> None:
     scans_are_dear(monkeypatch)
     layer, hidden = around_centres()
-    made: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden[:400])
+    made: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden[:400])
     blocks, dense = made.plan.blocks._replace(most=64, batch=2, together=16), made.plan.dense._replace(batch=4)
     plan = made.plan._replace(blocks=blocks, dense=dense)
     engine, asked = Engine(layer, made.method, plan, made.norms, made.promise), hidden[400:464]
@@ -87,7 +87,7 @@ def test_a_batch_over_a_small_layer_is_searched_for_where_one_query_is(monkeypat
 def test_layers_of_two_thousand_classes_may_have_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     scans_are_dear(monkeypatch)
     layer, hidden = around_centres(2000)
-    engine: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=hidden)
+    engine: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden)
     assert engine.plan.blocks is not None
 
 
@@ -100,7 +100,7 @@ def test_searches_that_are_given_up_count_for_the_look(subject: Any) -> None:
 def test_a_flat_layer_has_no_blocks() -> None:
     rng = np.random.default_rng(0)
     layer = hl.Layer(rng.standard_normal((6000, 64)).astype(np.float32))
-    engine: Any = hl.compile(layer, "cascade", eps=math.inf, calibration=rng.standard_normal((600, 64)).astype(np.float32))
+    engine: Any = hl.compile(layer, "codes", eps=math.inf, calibration=rng.standard_normal((600, 64)).astype(np.float32))
     assert native.isa() == native.REFERENCE or engine.plan.blocks is None
 
 

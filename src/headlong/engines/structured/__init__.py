@@ -1,1 +1,1 @@
-"""Engines of structured layers: trees, bands, blocks, experts and screens, by the verbs of their parts."""
+"""Engines of structured layers: trees, bands, blocks and experts, by the verbs of their parts."""

@@ -217,19 +217,14 @@ class StructuredEngine(Bounded, ABC):
         step = max(1, AT_ONCE // self.layer.vocab)
         return [slice(start, start + step) for start in range(0, batch, step)] or [slice(0, 0)]
 
-    def _present(self, call: Asked) -> Iterator[tuple[ListedClasses, Spent]]:
-        """The classes that each row may draw, some rows at a time: without a mask, those of the layer's own distribution."""
-        whole = np.ones((1, self.layer.vocab), np.uint8)
-        for answer, scored in self._restricted(call if call.mask is not None else call._replace(mask=whole)):
-            yield answer, scored.spent
-
     def _drawn_densely(self, call: Asked, filters: Filters) -> Drawn:
         parts, row = [], filters.row0
-        for answer, spent in self._present(call):
+        whole = np.ones((1, self.layer.vocab), np.uint8)
+        for answer, scored in self._restricted(call if call.mask is not None else call._replace(mask=whole)):
             if len(answer.ids) and not (answer.ids >= 0).any(axis=1).all():
                 row = row - filters.row0 + int(np.argmin((answer.ids >= 0).any(axis=1)))
                 raise InputError(f"no class of positive probability is left to sample in row {row}; allow others")
-            parts.append(drawn_of(answer, spent, filters._replace(row0=row % 2**64)))
+            parts.append(drawn_of(answer, scored.spent, filters._replace(row0=row % 2**64)))
             row += len(answer.ids)
         return joined(parts, Drawn)
 

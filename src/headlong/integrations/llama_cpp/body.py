@@ -68,14 +68,15 @@ class Body:
         self.close()
 
     def decode(self, rows: Singles, positions: Sequence[int], sequences: Sequence[int]) -> Singles:
-        """The hidden vectors ``[n, dim]`` of ``n`` rows, at most a batch of them."""
+        """The hidden vectors ``[n, dim]`` of ``n`` rows, at most a batch of them; the next call writes over them."""
         arrays, count = self._arrays, len(rows)
-        arrays.rows[:count], arrays.positions[:count], arrays.sequences[:count] = rows, positions, sequences
+        arrays.rows[:count] = rows
+        for at in range(count):
+            arrays.positions[at], arrays.sequences[at] = positions[at], sequences[at]
         arrays.batch.n_tokens = count
         self._run(arrays.batch)
-        found = np.empty((count, self.dim), np.float32)
-        ctypes.memmove(found.ctypes.data, llama_cpp.llama_get_embeddings(self._context), found.nbytes)
-        return found
+        ctypes.memmove(arrays.hidden_address, llama_cpp.llama_get_embeddings(self._context), count * self.dim * 4)
+        return arrays.hidden[:count]
 
     def _run(self, batch: Any) -> None:
         status = llama_cpp.llama_decode(self._context, batch)
@@ -102,7 +103,7 @@ class Body:
         ``rows``  of the first tokens as :meth:`decode` takes them; ``head`` of the same tokens, as llama.cpp has it in the body
         """
         token = len(rows) - 1
-        vector = self.decode(rows[token:], [0], [0])[0]
+        vector = self.decode(rows[token:], [0], [0])[0].copy()
         self.keep(0, 0)
         arrays = self._arrays
         batch = arrays.of_ids(token)
@@ -131,18 +132,23 @@ def rounding(head: Singles, hidden: Singles) -> float:
 
 
 class _Arrays:
-    """A ``llama_batch`` over arrays of ours, filled anew for each call."""
+    """A ``llama_batch`` over arrays of ours, filled anew for each call, and where its hidden vectors go.
+
+    Between two steps the caches are empty, and every Python object that is touched costs: single numbers are set without NumPy.
+    """
 
     def __init__(self, most: int, dim: int) -> None:
-        self.rows = np.zeros((most, dim), np.float32)
-        self.positions, self.sequences = np.zeros(most, np.int32), np.zeros(most, np.int32)
+        self.rows, self.hidden = np.zeros((most, dim), np.float32), np.empty((most, dim), np.float32)
+        self.hidden_address = self.hidden.ctypes.data
+        positions, sequences = np.zeros(most, np.int32), np.zeros(most, np.int32)
+        self.positions, self.sequences = positions.data, sequences.data
         self._ones, self._wanted = np.ones(most, np.int32), np.ones(most, np.int8)
         self._token = np.zeros(1, np.int32)
         number = ctypes.POINTER(ctypes.c_int32)
-        start, step = self.sequences.ctypes.data, self.sequences.itemsize
+        start, step = sequences.ctypes.data, sequences.itemsize
         self._lists = (number * most)(*(ctypes.cast(start + step * i, number) for i in range(most)))
         self.batch = llama_cpp.llama_batch(
-            0, None, _pointer(self.rows, ctypes.c_float), _pointer(self.positions, ctypes.c_int32),
+            0, None, _pointer(self.rows, ctypes.c_float), _pointer(positions, ctypes.c_int32),
             _pointer(self._ones, ctypes.c_int32), self._lists, _pointer(self._wanted, ctypes.c_int8),
         )  # fmt: skip
 
@@ -152,7 +158,7 @@ class _Arrays:
         self.positions[0] = self.sequences[0] = 0
         number = ctypes.c_int32
         return llama_cpp.llama_batch(
-            1, _pointer(self._token, number), None, _pointer(self.positions, number),
+            1, _pointer(self._token, number), None, self.batch.pos,
             _pointer(self._ones, number), self._lists, _pointer(self._wanted, ctypes.c_int8),
         )  # fmt: skip
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headlong import Layer
+from headlong.answers import Cost
 from headlong.errors import IdError, OptionError
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.grammar import Grammar
@@ -22,11 +23,15 @@ from headlong.integrations.llama_cpp.picking import Listed, Row, draw_listed, to
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.layers.gguf_file import EMBEDDING, GgufFile
 
+SEQUENCES = 256
+"""At most, of one model; the draws of its sequences have positions of their own."""
+
 
 class Token(NamedTuple):
     """``log_prob`` within ``error``, and the likeliest tokens beside it, where they were asked for; what its step took.
 
-    ``body``, ``head`` in seconds; ``rows`` of the head that were scored exactly, ``bytes`` of it that were read.
+    ``body``, ``head`` in seconds; ``rows`` of the head that were scored exactly, ``bytes`` of it that were read: means over the
+    sequences of the step.
     """
 
     id: int
@@ -35,8 +40,15 @@ class Token(NamedTuple):
     ranked: tuple[tuple[int, float], ...]
     body: float
     head: float
-    rows: float
-    bytes: float
+    cost: Cost
+
+    @property
+    def rows(self) -> float:
+        return float(np.mean(self.cost.rows))
+
+    @property
+    def bytes(self) -> float:
+        return float(np.mean(self.cost.bytes))
 
 
 class Progress:
@@ -47,29 +59,35 @@ class Progress:
         self.generated: list[int] = []
         self.done = False
 
+    def take(self, token: int) -> None:
+        """The next token."""
+        self.generated.append(token)
+        if self.grammar is not None:
+            self.grammar.take(token)
+        self.done = len(self.generated) >= self.most
+
 
 class Embedding:
     """Rows of the input embedding as llama.cpp's first layer takes them: those of a tied head that is written out, else each
     token's is written out once."""
 
     def __init__(self, file: GgufFile, head: Layer, scale: float) -> None:
-        tied = file.head("lm_head.weight") == EMBEDDING and head.weight.dtype == np.float32
+        same = file.head("lm_head.weight") == EMBEDDING and head.weight.dtype == np.float32 and scale == 1
         self._file, self._scale = file, np.float32(scale)
-        self._rows = np.asarray(head.weight) if tied else np.empty((head.vocab, head.dim), np.float32)  # as far as written
-        self._new = None if tied else np.ones(head.vocab, bool)
-
-    @property
-    def nbytes(self) -> int:
+        self._rows = np.asarray(head.weight) if same else np.empty((head.vocab, head.dim), np.float32)  # as far as written
+        self._written: set[int] | None = None if same else set()
+        self.nbytes = 0
         """Of the rows that were asked for and are not the head's."""
-        return 0 if self._new is None else int((~self._new).sum()) * self._rows.shape[1] * self._rows.itemsize
 
-    def __call__(self, tokens: Any) -> Singles:
-        if self._new is not None and (new := self._new[tokens]).any():
-            ids = np.unique(np.asarray(tokens)[new])
-            self._rows[ids] = self._file.rows(EMBEDDING, ids)
-            self._new[ids] = False
-        rows: Singles = self._rows[tokens]
-        return rows if self._scale == 1 else rows * self._scale
+    def __call__(self, tokens: Sequence[int]) -> Singles:
+        if self._written is not None and not self._written.issuperset(tokens):
+            ids = sorted(set(tokens) - self._written)
+            self._rows[ids] = self._file.rows(EMBEDDING, np.array(ids)) * self._scale
+            self._written.update(ids)
+            self.nbytes += len(ids) * self._rows[0].nbytes
+        only = tokens[0]
+        rows: Singles = self._rows[only : only + 1] if len(tokens) == 1 else self._rows[tokens]
+        return rows
 
 
 class Decoder:
@@ -98,7 +116,8 @@ class Decoder:
         return self._body.positions - len(prompt)
 
     def read(self, tokens: Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
-        """The hidden vectors of a text in the first sequence, a batch at a time, and the tokens that follow each."""
+        """The hidden vectors of a text in the first sequence, a batch at a time, and the tokens that follow each; the next
+        batch writes over them."""
         self._body.keep(0, 0)
         self._held[0] = list(tokens)
         for part in _parts([(token, place, 0) for place, token in enumerate(tokens)], self._body.largest_batch):
@@ -118,29 +137,23 @@ class Decoder:
         self, rows: Sequence[Progress], settings: Settings, logprobs: int | None = None
     ) -> Iterator[list[tuple[Progress, Token]]]:
         """The next token of each sequence that is not done, until all are."""
-        seed = secrets.randbits(63) if settings.seed is None else settings.seed
+        pick, team = self._picker(rows, settings), self._body.team
         start = time.perf_counter()
-        hidden = self._prompted(rows)
-        step = 0
-        while active := [row for row in rows if not row.done]:
-            body = time.perf_counter() - start
-            start = time.perf_counter()
-            with self._body.team:
-                ids = self._next(active, hidden, settings, seed, step)
+        hidden, active = self._prompted(rows), list(rows)
+        while active:
+            asked = time.perf_counter()
+            with team:
+                ids = pick(active, hidden)
                 ranked = self._ranked(hidden, ids, logprobs)
-            head = time.perf_counter() - start
+            found = time.perf_counter()
             for row, token in zip(active, ids, strict=True):
-                row.generated.append(token)
-                if row.grammar is not None:
-                    row.grammar.take(token)
-                row.done = len(row.generated) >= row.most
-            took = body, head, self._head.rows, self._head.bytes
+                row.take(token)
+            took = asked - start, found - asked, self._head.cost
             yield [(row, Token(token, *about, *took)) for row, token, about in zip(active, ids, ranked, strict=True)]
             active = [row for row in active if not row.done]
             start = time.perf_counter()
             if active:
                 hidden = self._decoded([self._appended(row) for row in active])
-            step += 1
 
     def _appended(self, row: Progress) -> tuple[int, int, int]:
         held = self._held[row.number]
@@ -172,28 +185,41 @@ class Decoder:
             self.forget()
             raise
 
-    def _next(self, rows: list[Progress], hidden: Singles, settings: Settings, seed: int, step: int) -> list[int]:
-        """One question for all rows where they ask the same, else one for each."""
-        edits = settings.penalised or settings.logit_bias or any(row.grammar is not None for row in rows)
-        if not edits and settings.greedy:
-            return [int(token) for token in self._head.likeliest(hidden)]
-        numbers = [np.random.default_rng([seed, row.number, step]) for row in rows]
-        if not edits and settings.top_k > 0:
-            ids, exponents = self._head.best(hidden, settings.top_k)
-            listed = [top(Listed(*pair), settings.top_k) for pair in zip(ids, exponents, strict=True)]
-            return [draw_listed(one, settings, rng) for one, rng in zip(listed, numbers, strict=True)]
-        if not edits and (settings.temperature == 1 or (settings.top_p >= 1 and settings.min_p <= 0)):
-            return [token for run in _runs(rows, hidden) for token in self._drawn(*run, settings, seed, step)]
-        found = (Row(self._head, hidden[at : at + 1], settings, row.generated, row.grammar) for at, row in enumerate(rows))
-        return [one.pick(rng) for one, rng in zip(found, numbers, strict=True)]
+    def _picker(self, rows: Sequence[Progress], settings: Settings) -> Callable[[list[Progress], Singles], list[int]]:
+        """Finds the next tokens of sequences: by one question for all of them where they ask the same, else one for each."""
+        head, seed = self._head, secrets.randbits(63) if settings.seed is None else settings.seed
+        edits = settings.moving or any(row.grammar is not None for row in rows)
+        if settings.greedy and not edits:
+            return lambda active, hidden: [int(token) for token in head.likeliest(hidden)]
+        filtered = settings.top_p < 1 or settings.min_p > 0
+        if settings.top_k <= 0 and (settings.temperature == 1 or not filtered) and not edits:
+            return self._drawing(settings, seed)
+        noise = {row.number: np.random.default_rng([seed, row.number]) for row in rows}
 
-    def _drawn(self, first: int, hidden: Singles, settings: Settings, seed: int, step: int) -> list[int]:
-        """Neighbouring sequences, drawn by the engine with all filters: at temperature 1 their order is of no account."""
+        def listing(active: list[Progress], hidden: Singles) -> list[int]:
+            found = zip(active, *head.best(hidden, settings.top_k), strict=True)
+            return [draw_listed(top(Listed(*pair), settings.top_k), settings, noise[row.number]) for row, *pair in found]
+
+        def each(active: list[Progress], hidden: Singles) -> list[int]:
+            found = (
+                (row, Row(head, hidden[at : at + 1], settings, row.generated, row.grammar)) for at, row in enumerate(active)
+            )
+            return [one.pick(noise[row.number]) for row, one in found]
+
+        return listing if settings.top_k > 0 and not edits else each
+
+    def _drawing(self, settings: Settings, seed: int) -> Callable[[list[Progress], Singles], list[int]]:
+        """Draws by the engine with all filters: at temperature 1 their order is of no account."""
         filters = {} if settings.top_p >= 1 else {"top_p": max(settings.top_p, 1e-12)}
         filters |= {"min_p": settings.min_p} if settings.min_p > 0 else {}
-        number = int(np.random.default_rng([seed, step]).integers(1 << 63))
-        ids, _ = self._head.draw(hidden, number, first, temperature=settings.temperature, **filters)
-        return [int(token) for token in ids]
+
+        def drawing(active: list[Progress], hidden: Singles) -> list[int]:
+            places = [len(row.generated) * SEQUENCES + row.number for row in active]
+            positions = places[0] if len(places) == 1 else np.array(places)
+            ids, _ = self._head.draw(hidden, seed, positions, temperature=settings.temperature, **filters)
+            return [int(token) for token in ids]
+
+        return drawing
 
     def _ranked(self, hidden: Singles, ids: list[int], count: int | None) -> list[tuple[float | None, float, Any]]:
         """The log-probability of each row's token in the model's own distribution, and the ``count`` likeliest."""
@@ -211,12 +237,3 @@ class Decoder:
 
 def _parts(places: list[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:
     return (places[start : start + size] for start in range(0, len(places), size))
-
-
-def _runs(rows: list[Progress], hidden: Singles) -> Iterator[tuple[int, Singles]]:
-    """Neighbouring numbers: the noise of a sequence is that of its number, whichever others are still there."""
-    start = 0
-    for at in range(1, len(rows) + 1):
-        if at == len(rows) or rows[at].number != rows[at - 1].number + 1:
-            yield rows[start].number, hidden[start:at]
-            start = at

@@ -15,12 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
+from headlong.answers import Cost
 from headlong.errors import StoreError
+from headlong.links import IDENTITY
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Limits = dict[str, Any]
 """``allowed=`` and ``exclude=`` of an engine's verbs."""
+NOTHING = Cost(np.zeros(1, np.int64), np.zeros(1), np.zeros(1, bool), "")
 
 
 def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: float) -> Any:
@@ -36,29 +39,29 @@ def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: fl
 
 
 class Head:
-    """Answers about rows of hidden vectors ``[n, dim]``; ``rows`` and ``bytes``: what the last one took for each."""
+    """Answers about rows of hidden vectors ``[n, dim]``; ``cost``: what the last one took."""
 
     def __init__(self, engine: Any) -> None:
-        self.engine, self.rows, self.bytes = engine, 0.0, 0.0
+        self.engine, self.cost = engine, NOTHING
         self.vocab = int(engine.layer.vocab)
         self._link = engine.layer.link
 
     def likeliest(self, hidden: Any, **limits: Any) -> Ids:
         """The best class of each row."""
         top = self.engine.topk(hidden, k=1, eps=math.inf, **limits)
-        self._took(top.cost)
+        self.cost = top.cost
         return np.asarray(top.ids)[:, 0]
 
     def best(self, hidden: Any, k: int, **limits: Any) -> tuple[Ids, Doubles]:
         """The ``k`` best of each row and their exponents, likeliest first; fewer classes than ``k``: -1 and -inf."""
         top = self.engine.topk(hidden, k=min(k, self.vocab), eps=math.inf, **limits)
-        self._took(top.cost)
+        self.cost = top.cost
         return np.asarray(top.ids), self._exponents(top.logits)
 
     def best_and_mass(self, hidden: Any, k: int, **limits: Any) -> tuple[Ids, Doubles, Doubles, Doubles]:
         """Those, the log of the sum of exp(x) over all classes, and how far that can be off."""
         top = self.engine.topk(hidden, k=min(k, self.vocab), **limits)
-        self._took(top.cost)
+        self.cost = top.cost
         return np.asarray(top.ids), self._exponents(top.logits), np.asarray(top.lse), np.asarray(top.error)
 
     def mass(self, hidden: Any, eps: float, **limits: Any) -> float:
@@ -77,20 +80,18 @@ class Head:
         found = self.engine.log_prob(hidden, ids)
         return np.asarray(found.log_probs, np.float64), np.asarray(found.error, np.float64)
 
-    def draw(self, hidden: Any, seed: int, first: int, **filters: Any) -> tuple[Ids, Doubles]:
+    def draw(self, hidden: Any, seed: int, positions: Any, **filters: Any) -> tuple[Ids, Doubles]:
         """One class of each row after temperature, top_p and min_p, and its ``x / temperature`` + Gumbel noise.
 
-        Row ``i`` has the noise of ``(seed, first + i)``, whatever the other rows are.
+        Row ``i`` has the noise of ``(seed, positions[i])``, whatever the other rows are; one row's may be a number.
         """
-        drawn = self.engine.sample(hidden, seed=seed, position=first + np.arange(len(hidden)), eps=math.inf, **filters)
-        self._took(drawn.cost)
+        drawn = self.engine.sample(hidden, seed=seed, position=positions, eps=math.inf, **filters)
+        self.cost = drawn.cost
         return np.asarray(drawn.ids)[:, 0], np.asarray(drawn.score)[:, 0]
-
-    def _took(self, cost: Any) -> None:
-        count = len(cost.rows)
-        self.rows, self.bytes = float(cost.rows.sum()) / count, float(cost.bytes.sum()) / count
 
     def _exponents(self, logits: Any) -> Doubles:
         values = np.asarray(logits, np.float64)
+        if self._link == IDENTITY:
+            return values
         gone = np.isneginf(values)
         return np.where(gone, -np.inf, self._link(np.where(gone, 0.0, values)))

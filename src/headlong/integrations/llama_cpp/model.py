@@ -14,7 +14,7 @@ from headlong.errors import AbsentError, MalformedFileError, OptionError, WrongL
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.body_file import ROWS, body_file, fingerprint
 from headlong.integrations.llama_cpp.completions import Answers, Piece, Writing, check_options, pieces
-from headlong.integrations.llama_cpp.decoding import Decoder, Embedding, Progress
+from headlong.integrations.llama_cpp.decoding import SEQUENCES, Decoder, Embedding, Progress
 from headlong.integrations.llama_cpp.families import input_scale
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import Doubles, Head, engine_of
@@ -60,7 +60,7 @@ class Model:
     ) -> None:
         self.model_path, self.verbose = os.fspath(model_path), verbose
         self._seed, self._last_n = seed, last_n_tokens_size
-        self._sequences = whole(sequences, "sequences", 1, 256)
+        self._sequences = whole(sequences, "sequences", 1, SEQUENCES)
         file, self._stamp = GgufFile(model_path), _stamp(self.model_path)
         layer = Layer.load(model_path)
         scale = input_scale(file, layer.dim)
@@ -76,8 +76,8 @@ class Model:
         engine = engine_of(layer, saved, threads, eps, delta)
         self._body = Body(path, fields, verbose)
         embedding = Embedding(file, layer, scale)
-        first = np.arange(min(ROWS, layer.vocab))
-        self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), first), layer.link)
+        first = list(range(min(ROWS, layer.vocab)))
+        self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), np.array(first)), layer.link)
         self._decoder = Decoder(self._body, embedding, Head(engine), self._sequences)
         self._files = {"original, mapped": Path(self.model_path), "body, mapped": path, "codes, mapped": saved}
         self.engine = engine
@@ -126,7 +126,7 @@ class Model:
 
     def hidden(self, text: str | Sequence[int]) -> Singles:
         """The hidden vectors ``[tokens, dim]`` of a text, after the last norm."""
-        return np.concatenate([hidden for hidden, _ in self._read(text)])
+        return np.concatenate([hidden.copy() for hidden, _ in self._read(text)])
 
     def _read(self, text: str | Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
         self._check_unchanged()

@@ -26,6 +26,7 @@ FIRST, GROWTH = 64, 8
 """How long the first list is, and how much longer each next one."""
 DRAWS = 8
 """Draws from all tokens before the list is made as long as it has to be."""
+NONE: Ids = np.empty(0, np.int64)
 SURE = 1e-9
 """Width of a normaliser that settles whether a token on the border of the nucleus is in it."""
 
@@ -58,8 +59,10 @@ class Row:
         self, head: Head, hidden: Any, settings: Settings, generated: list[int], grammar: Grammar | None = None
     ) -> None:
         self._head, self._hidden, self._settings, self._grammar = head, hidden, settings, grammar
-        self._ids = edited(settings, generated, head.vocab)
-        self._exponents = moved(settings, generated, self._ids, head.of(hidden, self._ids))
+        self._ids, self._exponents = NONE, np.empty(0)
+        if settings.moving:
+            self._ids = edited(settings, generated, head.vocab)
+            self._exponents = moved(settings, generated, self._ids, head.of(hidden, self._ids))
         self._others = head.vocab - len(self._ids)
         self._limits: Limits = {"exclude": self._ids} if len(self._ids) else {}
 
@@ -108,11 +111,15 @@ class Row:
             floor = float(values[0, -1]) if count < self._others else -math.inf
             above = exponents > floor  # of the moved ones, too, a list has none below what it leaves out
             ids, exponents = np.append(ids[above], best[0][there]), np.append(exponents[above], values[0][there])
-        order = np.lexsort((ids, -exponents))
-        order = order[exponents[order] > -np.inf]
-        return Listed(ids[order], exponents[order], floor, *self._with_moved(low, high))
+        if len(self._ids):
+            order = np.lexsort((ids, -exponents))
+            order = order[exponents[order] > -np.inf]
+            ids, exponents = ids[order], exponents[order]
+        return Listed(ids, exponents, floor, *self._with_moved(low, high))
 
     def _with_moved(self, low: float, high: float) -> tuple[float, float]:
+        if not len(self._ids):
+            return low, high
         mine = float(np.logaddexp.reduce(self._exponents, initial=-math.inf))
         return float(np.logaddexp(mine, low)), float(np.logaddexp(mine, high))
 
@@ -171,10 +178,11 @@ def kept(found: Listed, settings: Settings) -> Kept:
     least = exponents[0] + math.log(settings.min_p) if settings.min_p > 0 else -math.inf
     sure = possible = int(np.count_nonzero(exponents >= least))
     if settings.top_p < 1:
-        before = np.cumsum(np.exp(exponents - exponents[0])) - np.exp(exponents - exponents[0])
-        mass = settings.top_p * np.exp(np.array([found.low, found.high]) - exponents[0])
-        sure = min(sure, max(1, int(np.count_nonzero(before < mass[0]))))
-        possible = min(possible, max(1, int(np.count_nonzero(before < mass[1]))))
+        parts = np.exp(exponents - exponents[0])
+        before = np.cumsum(parts) - parts
+        low, high = (settings.top_p * math.exp(bound - exponents[0]) for bound in (found.low, found.high))
+        sure = min(sure, max(1, int(np.count_nonzero(before < low))))
+        possible = min(possible, max(1, int(np.count_nonzero(before < high))))
     covered = possible < len(exponents) or found.floor == -math.inf or found.floor < least
     return Kept(sure, possible, covered)
 

@@ -52,6 +52,11 @@ class Settings:
         return self.temperature == 0
 
     @property
+    def moving(self) -> bool:
+        """Whether the ``x`` of any token may be another than the model's."""
+        return self.penalised or bool(self.logit_bias)
+
+    @property
     def penalised(self) -> bool:
         return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
 

@@ -26,23 +26,24 @@ class Team:
 
     def __init__(self, threads: int) -> None:
         library = _library() if threads > 1 else None
+        self._tell = native.loaded().tell_way
         self._shared = library is not None and _shared(library, threads)
         self._dismiss: Callable[[int], int] | None = getattr(library, "omp_pause_resource_all", None)
 
     @property
     def _joined(self) -> bool:
         """Engines join the team of the main thread alone."""
-        return self._shared and threading.current_thread() is threading.main_thread()
+        return self._shared and threading.get_ident() == threading.main_thread().ident
 
     def __enter__(self) -> None:
         if self._joined:
-            native.loaded().tell_way(TEAM)
+            self._tell(TEAM)
         elif self._dismiss is not None:
             self._dismiss(SOFT)
 
     def __exit__(self, *_: object) -> None:
         if self._joined:
-            native.loaded().tell_way(AS_THEY_FIND)
+            self._tell(AS_THEY_FIND)
 
 
 def _library() -> ctypes.CDLL | None:
