@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from hypothesis import settings
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.engines import method_choice
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
@@ -87,21 +85,6 @@ def _levels(item: pytest.Item) -> set[str]:
     """The instruction set that a test is run for, where it is run for one."""
     call = getattr(item, "callspec", None)
     return {str(value) for name, value in (call.params if call else {}).items() if name in ("level", "isa")}
-
-
-@pytest.fixture(scope="session", autouse=True)
-def crossover() -> Iterator[float]:
-    """Tests' layers are small: batches of them would be read densely, and how batches look would go untested."""
-    usual = method_choice.APART
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(method_choice, "APART", math.inf)
-        yield usual
-
-
-@pytest.fixture
-def usual_crossover(crossover: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches as users have them."""
-    monkeypatch.setattr(method_choice, "APART", crossover)
 
 
 @pytest.fixture

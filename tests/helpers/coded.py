@@ -9,7 +9,7 @@ from headlong import native
 from headlong.encode.basis import basis_for
 from headlong.encode.tiles import codes_of
 from headlong.engines.reference.codes import CodesInNumPy
-from headlong.plan import Dense, Plan, Segment
+from headlong.plan import Plan, Segment
 
 SEGMENTS = (
     (Segment(0, 19, 8, 2), Segment(19, 51, 3), Segment(51, 100, 1)),
@@ -53,6 +53,5 @@ def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int
     codes = codes_of(layer, basis_for(layer, None), segments, seed)
     assert codes is not None
     norms = native.row_norms(layer.weight, 1)
-    plan = Plan(None, None, None, (), dense=Dense(batch=0))
-    rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
+    rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), Plan(), level)
     return native.code_reader(rows, codes, level), CodesInNumPy(layer, codes, rows), rows
