@@ -1,4 +1,3 @@
-// The avxvnni kernels in AVX-512's encoding of the same instruction, so that a server without AVX-VNNI can check their arithmetic.
-#define avxvnni_kernels avxvnni_evex_kernels
-#define avxvnni_features avxvnni_evex_features
-#include "kernels/avxvnni.cpp"
+// The avxvnni scan in AVX-512's encoding of the same instruction, so that a server without AVX-VNNI can check its arithmetic.
+#define avxvnni_scan avxvnni_evex_scan
+#include "scan/avxvnni.cpp"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "scan/tiles.h"
 
 namespace headlong {
 
@@ -98,13 +99,13 @@ void put(std::vector<uint8_t>& out, const std::vector<T>& values) { put(out, val
 template <typename T>
 void put(std::vector<uint8_t>& out, T value) { put(out, &value, 1); }
 
-void scans(Check& check);    // codes: scan_u8
 void rows(Check& check);     // rows as they are stored
 void classes(Check& check);  // what follows a scan
+void estimates(Check& check);  // the scan of codes, which is one of the level's other tables
 void tables(Check& check);   // the level's other tables: the encoder, the looks of blocks
 
 #ifdef HEADLONG_EVEX
-const Kernels* avxvnni_evex_kernels();
+const ScanKernels* avxvnni_evex_scan();
 #endif
 
 }  // namespace headlong

@@ -65,15 +65,9 @@ void intervals(Check& check) {
         put(out, two);
     };
     check.same("interval_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        Kernels::Sums sums{1, 2, 3, 4};
+        Kernels::Sums sums{1, 2, 3};
         k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums);
-        put(out, sums.low), put(out, sums.high), put(out, sums.centre), put(out, sums.moved);
-    });
-    check.same("interval_exps", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        arrays(out, [&](float* low, float* high) { k.interval_exps(c.est.data(), c.rad.data(), c.n, link, beta, shift, low, high); });
-    });
-    check.same("gaps", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        arrays(out, [&](float* middle, float* gap) { put(out, k.gaps(c.est.data(), c.rad.data(), c.n, link, beta, shift, slop, middle, gap)); });
+        put(out, sums.low), put(out, sums.high), put(out, sums.centre);
     });
     const float z = noise.uniform(-8, 8);
     const Kernels::Boundary at{z, std::nextafterf(z, kNever), std::nextafterf(z, -kNever), noise.uniform(0, 1), std::exp(noise.uniform(-9, 1)),
@@ -149,26 +143,6 @@ void choices(Check& check) {
     check.same("sum_exps", [&](const Kernels& k, std::vector<uint8_t>& out) { put(out, k.sum_exps(f.data(), some, 0.5)); });
 }
 
-// Masses and what is beside them as proofs of all classes together have them, from none to far more than the others.
-void together(Check& check) {
-    Noise& noise = check.noise();
-    const int64_t n = 64 * (1 + noise.below(12));
-    std::vector<float> mass, high, rad;
-    for (int64_t i = 0; i < n; ++i) {
-        const bool none = noise.below(8) == 0, wide = noise.below(4) == 0;
-        rad.push_back(noise.uniform(0, wide ? 12.f : 0.5f));
-        mass.push_back(none ? noise.uniform(0, 2) * kLeastMass : std::exp(noise.uniform(-60, 3)));
-        high.push_back(mass.back() * std::exp(rad.back()) * (1 + 0x1p-20f));
-    }
-    const std::vector<float> other = noise.floats(n, 0, 2);
-    const float edge = noise.below(4) == 0 ? kNever : std::exp(noise.uniform(-20, 6));
-    check.same("below", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        Kernels::Below sums{1, 2, 3, 4, 0};
-        k.below(mass.data(), high.data(), rad.data(), other.data(), n, edge, &sums);
-        put(out, sums.mass), put(out, sums.square), put(out, sums.other), put(out, sums.others), put(out, sums.worst);
-    });
-}
-
 void losses(Check& check) {
     Noise& noise = check.noise();
     const int64_t n = 1 + noise.below(700), target = noise.below(n);
@@ -195,7 +169,6 @@ void classes(Check& check) {
     for (int i = 0; i < 4; ++i) {
         intervals(check);
         choices(check);
-        together(check);
         losses(check);
     }
 }
