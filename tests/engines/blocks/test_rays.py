@@ -17,7 +17,7 @@ from adversarial import CASES
 from bounded import IDS, LEVELS, around_tastes, check, check_bounds, check_bounds_at, check_ids_of
 from headlong import native
 from headlong.engines.base import Engine
-from headlong.engines.methods import cascade
+from headlong.engines.methods import blocks as by_blocks
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError
 from headlong.layers.matrix import Layer
@@ -42,7 +42,7 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     def rays(layer: Layer, plan: Any, boxes: Blocks, basis: Any, vectors: Any, share: float, threads: int, *_: Any) -> Blocks:
         return rays_of(layer, basis, threads) or boxes
 
-    monkeypatch.setattr(cascade, "tighter", rays)
+    monkeypatch.setattr(by_blocks, "tighter", rays)
 
 
 @pytest.mark.parametrize("dim", [1, 7, 8, 9, 64, 100])
@@ -171,7 +171,7 @@ def test_they_are_chosen_where_they_read_less_and_only_there(monkeypatch: pytest
     boxed = hl.compile(other, calibration=(rng.standard_normal((60, 48)) * energy).astype(np.float32), **IDS)
     assert chosen.plan.blocks.rays is not None  # type: ignore[union-attr]
     assert boxed.plan.blocks.rays is None  # type: ignore[union-attr]
-    monkeypatch.setattr(cascade, "tighter", lambda layer, plan, boxes, *more: boxes)
+    monkeypatch.setattr(by_blocks, "tighter", lambda layer, plan, boxes, *more: boxes)
     boxes = hl.compile(layer, calibration=hidden, **IDS)
     assert chosen.topk(hidden[:1]).cost.bytes < boxes.topk(hidden[:1]).cost.bytes
 

@@ -13,7 +13,7 @@ from headlong import native
 from headlong.arrays import Array
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.engines.reference.search_trial import SELDOM, TRIED
-from headlong.plan import DENSE_SHARE, Plan
+from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.trial import CLASSES
 
 K, LEADING = 10, 3
@@ -65,7 +65,7 @@ def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytes
     easy, hard = np.zeros((2, weight.shape[1])), np.random.default_rng(5).normal(size=(TRIED, weight.shape[1]))
     easy[:, 0], hard[:, :LEADING] = (1, -1), 0
     kind = BlockSearch if level == native.REFERENCE else lambda *about: native.blocks(*about, level)
-    search = kind(weight, None, plan.blocks, DENSE_SHARE)
+    search = kind(weight, None, plan.blocks, MOST_SCORED)
     assert search.topk(easy, K, None, 1)[5].all()
     found = search.topk(hard, K, None, 1)
     assert ((found[3] > plan.blocks.trial) | ~found[5]).all()  # all of them in vain

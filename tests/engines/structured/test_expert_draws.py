@@ -1,9 +1,8 @@
-"""Samples of experts by blocks: the draws that every engine makes with the same seed, from a fraction of the rows."""
+"""Samples of experts: the draws that every engine makes with the same seed."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,8 @@ from headlong import native
 from headlong.engines.few_allowed_classes import ListedClasses, sample_of
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured import experts as module
-from headlong.engines.structured.experts import ExpertsEngine, ExpertsOptions, stretches
+from headlong.engines.structured.experts import ExpertsEngine
 from headlong.layers.experts import ExpertsLayer
-from headlong.layers.matrix import Layer
-from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import EVERY
-from headlong.previews.whitening import whiten
-from headlong.promise import Promise
-from plans import directions
 
 LEVELS = [native.REFERENCE, native.levels()[-1]]
 FILTERS: tuple[dict[str, Any], ...] = (
@@ -46,21 +38,6 @@ def random_layer(seed: int, vocab: int, dim: int, scale: float, *, scaled: bool,
     weight, starts = np.concatenate(rows).astype(np.float32), np.concatenate([[0], np.cumsum(sizes)])
     gate = rng.standard_normal((len(sizes), width)).astype(np.float32)
     return ExpertsLayer(gate, weight, np.concatenate(ids), starts, vocab, constant=constant, scaled=scaled)
-
-
-def always_by_blocks(layer: Layer, method: str, wanted: Promise, **about: Any) -> Any:
-    """The engine of one expert, which searches for everything, worth its while or not."""
-    plain = hl.compile(layer, "codes", eps=0.01, delta=0.0, blocks=False)
-    assert isinstance(plain, hl.Engine)
-    basis = whiten(layer.weight, np.random.default_rng(0).standard_normal((40, layer.dim)))
-    blocks = blocks_of(layer, basis)._replace(least=1e-3, batch=EVERY, most=layer.vocab, samples=True)
-    return hl.Engine(layer, plain.method, plain.plan._replace(blocks=blocks), plain.norms, plain.promise)
-
-
-def through_blocks(layer: ExpertsLayer) -> ExpertsEngine:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "part", always_by_blocks)
-        return ExpertsEngine(layer, ExpertsOptions("codes"), Promise(0.01, 0.0, 0.0), threads=1)
 
 
 def logits_of(layer: ExpertsLayer, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +95,7 @@ def test_any_layer(
         layer = random_layer(seed, vocab, dim, scale, scaled=scaled, constant=constant)
         hidden = np.random.default_rng(seed).standard_normal((6, dim)) * np.array([0, 1e-3, 1, 1, 5, 50])[:, None]
         more = {name: min(value, vocab) if name == "top_k" else value for name, value in more.items()}
-        check(through_blocks(layer), layer, hidden, 2, seed, row0, **more)
+        check(hl.compile(layer), layer, hidden, 2, seed, row0, **more)
 
 
 @pytest.mark.skipif(native.isa() == native.REFERENCE, reason="two executors are compared")
@@ -129,7 +106,7 @@ def test_both_executors_draw_the_same(more: dict[str, Any], monkeypatch: pytest.
     drawn = []
     for level in LEVELS:
         monkeypatch.setenv("HEADLONG_ISA", level)
-        engine = through_blocks(layer)
+        engine = hl.compile(layer)
         drawn.append(engine.sample(hidden, 5, seed=9, position=2**33 + np.arange(12), **more))
         top = engine.topk(hidden, 4, eps=math.inf)
         assert top.proved.all()
@@ -138,87 +115,17 @@ def test_both_executors_draw_the_same(more: dict[str, Any], monkeypatch: pytest.
         np.testing.assert_allclose(mine, theirs, rtol=1e-11, atol=1e-11)
 
 
-VOCAB, DIM, ASKED = 9000, 32, 16
-
-
-def two_large(rng: np.random.Generator) -> ExpertsLayer:
-    """Two large experts that share a third of the classes, and one of few, which no vector below chooses."""
-    ids = [np.sort(rng.choice(VOCAB, count, replace=False)) for count in (6000, 6000, 50)]
-    biases = [rng.normal(0, 0.1, (len(mine), 1)).astype(np.float32) for mine in ids]
-    rows = [np.concatenate([directions(rng, len(bias), DIM), bias], axis=1) for bias in biases]
-    gate = rng.standard_normal((3, DIM + 1)).astype(np.float32)
-    gate[2], gate[2, -1] = 0.0, -8.0
-    starts = np.concatenate([[0], np.cumsum([len(mine) for mine in ids])])
-    return ExpertsLayer(gate, np.concatenate(rows), np.concatenate(ids), starts, VOCAB, constant=True)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_where_vectors_show_that_it_pays_few_rows_are_read(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    rng = np.random.default_rng(0)
-    layer = two_large(rng)
-    hidden, asked = 6 * directions(rng, 400, DIM), 6 * directions(rng, ASKED, DIM)
-    plain = hl.compile(layer, eps=math.inf, parts="full", threads=1)
-    engine = hl.compile(layer, eps=math.inf, calibration=hidden, threads=2, parts="codes")
-    assert isinstance(engine, ExpertsEngine)
-    assert [one.plan.blocks is not None and one.plan.blocks.samples for one in engine.parts] == [True, True, False]
-    for more in ({}, {"temperature": 3.0}, {"top_k": 10}, {"min_p": 0.3}):
-        mine, theirs = (one.sample(asked, 3, seed=5, position=4 + np.arange(len(asked)), **more) for one in (engine, plain))
-        np.testing.assert_array_equal(mine.ids, theirs.ids)
-        np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-12)
-        assert mine.proved.all()
-        assert np.median(mine.cost.rows) < 600  # the NumPy executor scores every class with much noise, 155 a draw
-        assert np.median(mine.cost.bytes) < 6000 * layer.width * 4 / 4
-        alone = [engine.sample(row[None], 3, seed=5, position=4 + b, **more).ids for b, row in enumerate(asked)]
-        np.testing.assert_array_equal(mine.ids, np.concatenate(alone))
-    top = engine.topk(asked, 5)
-    assert top.proved.all()
-    assert (top.cost.rows < 300).all()
-    np.testing.assert_array_equal(top.ids, plain.topk(asked, 5).ids)
-    masked = engine.sample(asked, 3, seed=5, exclude=np.arange(4000))
-    np.testing.assert_array_equal(masked.ids, plain.sample(asked, 3, seed=5, exclude=np.arange(4000)).ids)
-    engine.save(tmp_path / "engine")
-    again = hl.load(tmp_path / "engine", threads=1)
-    np.testing.assert_array_equal(again.sample(asked, 3, seed=5).ids, plain.sample(asked, 3, seed=5).ids)
-    assert engine.sample(asked[:0], 3).ids.shape == (0, 3)
-
-
 def test_a_choice_that_rounding_could_change_is_not_proved() -> None:
     layer = random_layer(1, 300, 8, 1.0, scaled=True, constant=False)
     gate = layer.gate.copy()
     gate[2] = gate[1]
     tied = ExpertsLayer(gate, layer.weight, layer.ids, layer.starts, layer.vocab, constant=False)
     hidden = np.random.default_rng(0).standard_normal((40, 8))
-    engine = through_blocks(tied)
+    engine = hl.compile(tied)
     chosen = engine.route(hidden)
     assert {1, 2} & set(chosen.tolist())
     found = engine.sample(hidden, 2, seed=1)
     np.testing.assert_array_equal(found.proved.all(axis=1), ~np.isin(chosen, [1, 2]))
-
-
-def test_stretches_are_where_flags_are_set() -> None:
-    for flags in ([], [False], [True], [True, False, True, True], [False, True, True, False]):
-        found = np.zeros(len(flags), bool)
-        for some in stretches(np.array(flags, bool)):
-            found[some] = True
-        assert found.tolist() == flags
-    assert len(stretches(np.array([True, False, True, True]))) == 2
-
-
-@pytest.mark.parametrize("how", [{"eps": math.inf}, {"eps": 0.05, "delta": 0.0}, {"eps": 0.2, "delta": 0.01}], ids=str)
-def test_a_nucleus_is_that_of_all_classes_and_proved(how: dict[str, Any]) -> None:
-    """A search for ids leaves a normaliser of what it scored, a promised one is coarse: both are refined until all is clear."""
-    rng = np.random.default_rng(0)
-    weight = (rng.standard_normal((6000, 33)) * np.arange(1, 34.0) ** -1.0) @ np.linalg.qr(rng.standard_normal((33, 33)))[0]
-    weight *= 3 / np.linalg.norm(weight, axis=1).mean()
-    layer = ExpertsLayer(
-        np.ones((1, 33), np.float32), weight.astype(np.float32), np.arange(6000), np.array([0, 6000]), 6000, scaled=False
-    )
-    hidden, vectors = rng.standard_normal((10, 33)), rng.standard_normal((600, 33))
-    full = hl.compile(layer, delta=0.0, eps=0.01, parts="full").sample(hidden, 50, seed=1, top_p=0.8)
-    drawn = hl.compile(layer, calibration=vectors, parts="codes", **how).sample(hidden, 50, seed=1, top_p=0.8, eps=math.inf)
-    assert full.proved.all() and drawn.proved.all()
-    assert (drawn.ids == full.ids).all()
 
 
 @pytest.mark.parametrize("rule", [{"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}], ids=str)
@@ -226,7 +133,7 @@ def test_draws_among_ids_that_are_not_proved_are_not(rule: dict[str, Any], monke
     rng = np.random.default_rng(1)
     weight = rng.standard_normal((300, 8)).astype(np.float32)
     layer = ExpertsLayer(np.ones((1, 8), np.float32), weight, np.arange(300), np.array([0, 300]), 300, scaled=False)
-    engine = hl.compile(layer, parts="full")
+    engine = hl.compile(layer)
     hidden, best = rng.standard_normal((3, 8)), engine._best
     assert engine.sample(hidden, 2, seed=1, **rule).proved.all()
     monkeypatch.setattr(engine, "_best", lambda x, k, eps: best(x, k, eps)._replace(proved=np.zeros(len(x), bool)))
