@@ -117,7 +117,8 @@ def compile(
 def _adapting(layer: Layer, method: str, wanted: Promise, vectors: Doubles | None, how: dict[str, Any]) -> Engine | Adapting:
     """An engine that learns from its queries, where there is a plan to be learned."""
     engine = _read(layer, method, wanted, vectors, **how)
-    return Adapting(engine, partial(_read, layer, method, wanted, builders=1, **how)) if engine.plan.looks else engine
+    learns = engine.plan.looks or (method == "auto" and choose(layer, wanted, calibrated=True)[0] == "codes")
+    return Adapting(engine, partial(_read, layer, method, wanted, builders=1, **how)) if learns else engine
 
 
 def _read(

@@ -64,7 +64,7 @@ def coded(threads: int) -> Engine:
     basis = basis_for(layer, calibration)
     codes = codes_of(layer, basis, led_by_eight(energy(layer, basis, calibration), 8), 0)
     plain = hl.compile(layer, "codes", threads=threads)
-    return plain.with_plan(plain.plan._replace(codes=codes), 1e-6, "rotated codes")
+    return plain.with_plan(plain.plan._replace(codes=codes), plain.promise, "rotated codes")
 
 
 def logits(rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:

@@ -16,7 +16,7 @@ from headlong.plan import NEIGHBOURS, Blocks
 from oracle import check_topk, truth
 
 LEVELS = native.levels()
-IDS = {"method": "codes", "eps": math.inf, "blocks": True}
+IDS = {"method": "codes", "eps": math.inf, "delta": 0.0, "blocks": True}
 
 
 def clustered(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:

@@ -1,25 +1,10 @@
-"""Layers with a known spectrum, and the radii of a plan held against float64."""
+"""Layers with a known spectrum."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from headlong import native
-from headlong.engines.reference.query import Matrix, Query
 from headlong.layers.matrix import Layer
-from headlong.plan import Plan
-
-DEAR = ("generic", "neon")
-"""Levels on which a product of 8-bit codes costs more than one of rows, which many queries share: these are read at once."""
-CHEAP = 0.6
-"""Of a row's product: a code's, up to which a batch looks at codes first even where a layer is small."""
-
-
-def as_looks_are_worth(patch: pytest.MonkeyPatch) -> None:
-    """Many queries at once are looked at, whatever the processor: by plain loops where its best level prefers rows."""
-    if native.isa() != native.REFERENCE and native.code_product() > CHEAP:
-        patch.setenv("HEADLONG_ISA", "portable")
 
 
 def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[Layer, np.ndarray]:
@@ -35,31 +20,3 @@ def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[L
 def directions(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
     """Rows or vectors whose coordinates fall in size, as those of trained layers."""
     return (rng.standard_normal((count, dim)) * np.arange(1, dim + 1.0) ** -1.2).astype(np.float32)
-
-
-def state(layer: Layer, plan: Plan, hidden: np.ndarray) -> Query:
-    norms = np.minimum(native.row_norms(layer.weight), np.finfo(np.float32).max)
-    matrix = Matrix(layer.weight, layer.bias, norms, layer.link, plan)
-    return Query(matrix, hidden.astype(np.float64), np.ones(layer.vocab, bool))
-
-
-def check_radii(layer: Layer, plan: Plan, vectors: np.ndarray) -> int:
-    """No estimate of any level is farther from the float64 logit than its radius; returns the pairs that were checked."""
-    everything = np.arange(layer.vocab)
-    for hidden in vectors:
-        query = state(layer, plan, hidden)
-        looks = []
-        for _ in plan.levels:
-            query.look(everything)
-            looks.append((query.estimate.copy(), query.radius.copy()))
-        query.score(everything)
-        for estimate, radius in looks:
-            assert np.isfinite(estimate).all()
-            assert (np.abs(query.estimate - estimate) <= radius + query.rounding).all()
-    return len(vectors) * layer.vocab * len(plan.levels)
-
-
-def strangers(dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Vectors unlike any that calibrates: none, axes, heavy tails, far and near ones."""
-    vectors = [np.zeros((1, dim)), np.eye(dim)[:4], rng.standard_cauchy((4, dim)), rng.standard_normal((4, dim)) * 1e4]
-    return np.concatenate([*vectors, rng.standard_normal((4, dim)) * 1e-5, rng.standard_normal((8, dim))]).astype(np.float32)

@@ -41,8 +41,8 @@ def test_rows_that_are_found_by_blocks_recommend_them(tmp_path: Path) -> None:
     weight = rows()
     hidden = np.random.default_rng(4).normal(size=(30, weight.shape[1]))
     hidden[:, LEADING:] *= 0.1
-    engine = hl.compile(hl.Layer(weight), eps=math.inf)
-    beside = hl.compile(hl.Layer(weight), "codes", eps=math.inf, blocks=False)
+    engine = hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0)
+    beside = hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0, blocks=False)
     blocks = plan_of(engine).blocks
     assert blocks is not None and math.isfinite(blocks.trial) and plan_of(beside).blocks is None
     engine.save(tmp_path / "engine.safetensors")
@@ -58,7 +58,7 @@ def test_rows_that_are_found_by_blocks_recommend_them(tmp_path: Path) -> None:
 def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries that look where no rows are near each other open nearly everything."""
     weight = rows()
-    engine = hl.compile(hl.Layer(weight), eps=math.inf)
+    engine = hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0)
     monkeypatch.setenv("HEADLONG_ISA", level)
     plan = plan_of(engine)
     assert plan.blocks is not None
@@ -79,7 +79,7 @@ def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytes
 
 def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
     weight = rows()
-    engine, beside = (hl.compile(hl.Layer(weight), "codes", eps=math.inf, **how) for how in ({}, {"blocks": False}))
+    engine, beside = (hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0, **how) for how in ({}, {"blocks": False}))
     assert plan_of(engine).blocks is not None
     hard = np.random.default_rng(6).normal(size=(3 * TRIED, weight.shape[1]))  # a later call searches again
     hard[:, :LEADING] = 0
@@ -96,11 +96,11 @@ def test_calibrated_blocks_are_on_trial_when_other_queries_come() -> None:
     """Calibration vectors open few blocks, those that are asked open nearly all of them."""
     weight = rows()
     easy = np.random.default_rng(11).normal(size=(600, weight.shape[1]))
-    easy[:, LEADING:] *= 0.1
+    easy[:, LEADING:] *= 0.5
     hard = np.random.default_rng(12).normal(size=(20 * TRIED, weight.shape[1]))
     hard[:, :LEADING] = 0
     engine, beside, always = (
-        hl.compile(hl.Layer(weight), "codes", calibration=easy, eps=math.inf, **how)
+        hl.compile(hl.Layer(weight), "codes", calibration=easy, eps=math.inf, delta=0.0, segments=[[0, 40, 8]], **how)
         for how in ({}, {"blocks": False}, {"blocks": True})
     )
     assert math.isfinite(plan_of(engine).blocks.trial) and math.isinf(plan_of(always).blocks.trial)

@@ -37,7 +37,7 @@ def test_reads_no_more_and_answers_the_same(options: dict[str, Any]) -> None:
     assert engine.adapted == 1 and engine.trouble is None and "adapted to" in engine.reason and engine.promise == promise
     after = engine.topk(hidden[500:600], 5)
     assert (after.ids == np.argsort(-(hidden[500:600].astype(float) @ layer.weight.T.astype(float)), 1)[:, :5]).all()
-    assert after.proved.all()
+    assert after.proved.all() == (options.get("delta") == 0)
     one = [float(each.topk(row[None], 5).cost.bytes[0]) for each in (plain, engine) for row in hidden[500:560]]
     assert np.mean(one[60:]) < 1.15 * np.mean(one[:60])
 
@@ -122,8 +122,8 @@ def test_a_plan_that_cannot_be_made_leaves_the_engine(monkeypatch: pytest.Monkey
     engine.wait()
     assert engine.adapted == 0 and "adapts no more: MemoryError: no room" in engine.reason
     with pytest.warns(RuntimeWarning, match="this engine adapts no more: MemoryError: no room"):
-        assert engine.topk(hidden[:2]).proved.all()
-    assert engine.topk(hidden[: 3 * DIM]).proved.all()  # told once
+        engine.topk(hidden[:2])
+    engine.topk(hidden[: 3 * DIM])  # told once
 
 
 @pytest.mark.usefixtures("few_queries")
@@ -246,7 +246,7 @@ def test_what_cannot_adapt_is_said_or_left() -> None:
     assert not isinstance(hl.compile(small, adapt=True), Adapting)
     given: Any = hl.compile(layer, "codes", adapt=True, calibration=hidden[:512], threads=1)
     assert isinstance(given, Adapting) and "adapts after" in given.reason
-    with pytest.raises(OptionError, match="adapt is for methods auto and cascade"):
+    with pytest.raises(OptionError, match="adapt is for methods auto and codes"):
         hl.compile(layer, "svd", adapt=True)
     with pytest.raises(OptionError, match="adapt"):
         hl.compile(layer, adapt=1)  # type: ignore[call-overload]

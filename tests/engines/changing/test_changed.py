@@ -32,10 +32,10 @@ HIDDEN = RNG.standard_normal((4, DIM))
 MORE = (RNG.standard_normal((60, DIM)) * 1.5).astype(np.float32)
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("full", {}),
-    "int8": ("codes", {}),
+    "codes": ("codes", {}),
     "calibrated": ("codes", {"calibration": RNG.standard_normal((200, DIM))}),
     "blocks": ("codes", {"calibration": RNG.standard_normal((200, DIM)), "blocks": True}),
-    "int8 and blocks": ("codes", {"blocks": True}),
+    "codes and blocks": ("codes", {"blocks": True}),
 }
 FILTERS: list[dict[str, Any]] = [{}, {"top_k": 7}, {"top_p": 0.8, "temperature": 0.7}, {"min_p": 0.1}]
 
@@ -106,8 +106,8 @@ def test_changes_are_proved_and_so_is_what_they_come_to(kind: str) -> None:
     one = found.compact()
     model.check(one)
     settled = one.settled if isinstance(one, Changed) else one
-    assert [level.layout for level in settled.plan.levels] == [level.layout for level in engine.plan.levels]
-    assert (settled.plan.blocks is None) == (engine.plan.blocks is None)
+    for part in ("codes", "blocks"):
+        assert (getattr(settled.plan, part) is None) == (getattr(engine.plan, part) is None)
     back = found.with_rows(MORE[:4], ids=[3, 35, 702, 101]).compact()
     assert isinstance(back, hl.Engine) and back.layer.vocab == len(model.weight)
 
@@ -134,7 +134,7 @@ def test_samples_are_those_of_one_layer(kind: str, link: Any) -> None:
 @pytest.mark.parametrize("filters", FILTERS)
 def test_one_mask_for_a_batch_leaves_each_query_its_own_draw(allowed: np.ndarray, filters: dict[str, Any]) -> None:
     model = Model()
-    found = compiled("int8").with_rows(MORE)
+    found = compiled("codes").with_rows(MORE)
     model.put(MORE, None, None)
     one = hl.compile(hl.Layer(model.weight, model.bias), "full")
     asked = {"n": 8, "seed": 6, "allowed": allowed, **filters}
@@ -144,7 +144,7 @@ def test_one_mask_for_a_batch_leaves_each_query_its_own_draw(allowed: np.ndarray
 def test_a_wide_nucleus_ranks_few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without rows beside, the settled engine filters; with some, all logits are read where many would be ranked."""
     model, ranked = Model(), []
-    gone = compiled("int8").without([3])
+    gone = compiled("codes").without([3])
     both = gone.with_rows(MORE)
     model.put(MORE, None, None)
     model.alive[3] = False
@@ -165,7 +165,7 @@ def test_one_search_over_both_parts(vocab: int, count: int) -> None:
     rng = np.random.default_rng(vocab + count)
     weight = rng.integers(-2, 3, (vocab, DIM)).astype(np.float32)  # ties all over
     vectors = rng.standard_normal((400, DIM))
-    engine = hl.compile(hl.Layer(weight), "codes", eps=math.inf, calibration=vectors, blocks=True)
+    engine = hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0, calibration=vectors, blocks=True)
     gone = rng.choice(vocab, vocab // 4, replace=False)
     rows = np.concatenate([weight, weight * 2])[rng.integers(0, 2 * vocab, count)]
     back = rng.choice(gone, min(len(gone), count // 2), replace=False)
@@ -268,7 +268,7 @@ def test_faults() -> None:
 
 @given(st.data())
 def test_any_run_of_changes(data: st.DataObject) -> None:
-    engine: Any = compiled(data.draw(st.sampled_from(["full", "int8", "blocks"])))
+    engine: Any = compiled(data.draw(st.sampled_from(["full", "codes", "blocks"])))
     model = Model()
     for _ in range(data.draw(st.integers(1, 5))):
         vocab = len(model.weight)
@@ -323,7 +323,7 @@ def test_classes_that_came_and_went_leave_room_in_every_column(how: dict[str, An
 def test_compacting_keeps_blocks_on_trial_and_wants_some_vectors() -> None:
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((1000, 32))[rng.integers(0, 1000, 40_000)] + 0.05 * rng.standard_normal((40_000, 32))
-    engine = hl.compile(hl.Layer(weight.astype(np.float32)), eps=math.inf)
+    engine = hl.compile(hl.Layer(weight.astype(np.float32)), "codes", eps=math.inf)
     assert engine.plan.blocks is not None and math.isfinite(engine.plan.blocks.trial)
     again = engine.without([0]).compact()
     assert math.isfinite(again.settled.plan.blocks.trial)

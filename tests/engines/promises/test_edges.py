@@ -21,28 +21,28 @@ HIDDEN = RNG.standard_normal((6, DIM)).astype(np.float32)
 VECTORS = RNG.standard_normal((300, DIM)).astype(np.float32)
 
 
-def cascade(layer: hl.Layer, **options: Any) -> Any:
+def codes(layer: hl.Layer, **options: Any) -> Any:
     return hl.compile(layer, "codes", threads=1, **options)
 
 
 def shards(layer: hl.Layer) -> Any:
     cut = max(1, layer.vocab // 2)
     weights = [layer.weight[:cut], layer.weight[cut:]]
-    return here([cascade(hl.Layer(np.ascontiguousarray(one)), delta=5e-4) for one in weights if len(one)])
+    return here([codes(hl.Layer(np.ascontiguousarray(one)), delta=5e-4) for one in weights if len(one)])
 
 
 def changed(layer: hl.Layer) -> Any:
     rows = np.asarray(layer.weight[-1:], np.float32)
     settled = hl.Layer(layer.weight[:-1] if layer.vocab > 1 else layer.weight)
-    return cascade(settled).with_rows(rows, ids=[layer.vocab - 1])
+    return codes(settled).with_rows(rows, ids=[layer.vocab - 1])
 
 
 KINDS: dict[str, Callable[[hl.Layer], Any]] = {
     "full": lambda layer: hl.compile(layer, "full", threads=1),
-    "codes": cascade,
-    "calibrated": lambda layer: cascade(layer, calibration=VECTORS[:, : layer.dim]),
-    "blocks": lambda layer: cascade(layer, blocks=True, eps=np.inf),
-    "adapting": lambda layer: cascade(layer, adapt=True),
+    "codes": codes,
+    "calibrated": lambda layer: codes(layer, calibration=VECTORS[:, : layer.dim]),
+    "blocks": lambda layer: codes(layer, blocks=True, eps=np.inf, delta=0.0),
+    "adapting": lambda layer: codes(layer, adapt=True),
     "shards": shards,
     "changed": changed,
 }
@@ -147,7 +147,7 @@ def test_an_eps_beyond_all_numbers_has_room_for_roundings(eps: float, shift: flo
     """What roundings took was once found by taking the rest from eps: nothing, where that was so large."""
     layer = hl.Layer(WEIGHT, link=hl.Affine(1.5, shift))
     expected, wide = truth(layer, HIDDEN), HIDDEN.astype(np.float64)  # float32 has no room beside 1e10
-    for engine in (cascade(layer, delta=0.0), cascade(layer, delta=0.0, calibration=VECTORS)):
+    for engine in (codes(layer, delta=0.0), codes(layer, delta=0.0, calibration=VECTORS)):
         for found in (engine.lse(wide, eps=eps), engine.topk(wide, 3, eps=eps)):
             assert (np.abs(found.lse - expected.lse) <= found.error + expected.rounding + 2.0**-50 * shift).all()
             assert (found.error <= eps).all()

@@ -1,7 +1,7 @@
 """The bet on a normaliser against layers that are made to mislead it, failures counted.
 
-How much of their radii the classes use that were scored says what to expect of the others (csrc/normaliser/by_bet.cpp). Here
-that is as wrong as it can be: the scored ones use nothing, and of the others a few use all.
+What most draws show says little of a few classes (csrc/normaliser/betting.h): here estimates are right but for a few, which are
+off by all that they may be.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def misleading(share: float, sign: float, length: float, seed: int = 0) -> tuple
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize(("share", "length"), [(0.002, 3.0), (0.01, 2.0), (0.05, 1.2), (0.3, 0.4)])
+@pytest.mark.parametrize(("share", "length"), [(0.002, 2.0), (0.01, 2.0), (0.05, 1.2), (0.3, 0.4)])
 def test_a_misleading_guess_costs_rows_not_the_promise(share: float, length: float, sign: float) -> None:
     layer, hidden = misleading(share, sign, length)
     exact = truth(layer, hidden).lse
