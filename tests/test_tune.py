@@ -71,24 +71,6 @@ def test_reasons_and_crossover_survive_a_save(tmp_path: Path) -> None:
     assert shown.exit_code == 0 and f"tuned: {report.chosen}" in shown.stdout
 
 
-def test_the_crossover_is_kept_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, hidden = decaying(2000, 64, 2.0)
-    crossings = (Crossing(2, 1.0, 2.0), Crossing(4, 1.0, 2.0), Crossing(8, 3.0, 2.0))
-    monkeypatch.setattr(tune, "_crossings", lambda task, engine: crossings if engine.plan.levels else ())
-    monkeypatch.setattr(tune, "NEAR", 0.0)  # the first plan stays
-    engine, report = hl.tune(layer, hidden, k=3, eps=math.inf, threads=1)
-    assert report.batch == engine.plan.dense.batch == 4 and "dense beyond batch 4" in repr(engine)
-    assert not engine.topk(hidden[:4], 3).cost.dense.any() and engine.topk(hidden[:5], 3).cost.dense.all()
-
-
-@pytest.mark.parametrize(
-    ("chosen", "batch"),
-    [([1, 1, 1], math.inf), ([1, 3, 1], math.inf), ([1, 1, 3], 4), ([1, 3, 3], 2), ([3, 3, 3], 1), ([], math.inf)],
-)
-def test_where_dense_wins_for_good(chosen: list[float], batch: float) -> None:
-    assert crossover(tuple(Crossing(2 ** (i + 1), time, 2.0) for i, time in enumerate(chosen))) == batch
-
-
 def test_faults() -> None:
     layer, hidden = decaying(200, 16)
     with pytest.raises(ShapeError, match="hidden has 7 rows; tuning sets some aside and needs 16 or more"):

@@ -62,7 +62,7 @@ def test_rows_that_are_permutations_tie_across_parts(kind: str, seed: int, k: in
     assert engine.topk(hidden[:1], k, exclude=ids[:3]).ids[0].tolist()[: EQUAL - 3] == ids[3 : 3 + k].tolist()
 
 
-@pytest.mark.parametrize("method", ["full", "codes", "blocks", "codes"])
+@pytest.mark.parametrize("method", ["full", "codes", "blocks"])
 @given(seed=st.integers(0, 2**32), k=st.integers(1, EQUAL), bias=st.booleans())
 @settings(max_examples=8, deadline=None)
 def test_rows_that_are_permutations_tie(method: str, seed: int, k: int, bias: bool) -> None:

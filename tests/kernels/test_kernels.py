@@ -82,18 +82,6 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
-def test_codes_agree_with_numpy(isa: str, name: str, dtype: str) -> None:
-    weight = build(name, dtype).layer.weight
-    expected, found = native.encode_rows(weight), native.encode_int8(weight, 2)
-    for field in ("codes", "scale", "peak"):
-        np.testing.assert_array_equal(getattr(found, field), getattr(expected, field), err_msg=field)
-    for field in ("error", "size"):
-        # sums may round differently in the last bit of float64, hence by one float32 step
-        np.testing.assert_allclose(getattr(found, field), getattr(expected, field), rtol=2.0**-22, atol=3e-45, err_msg=field)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", CASES)
 def test_norms_are_rounded_up(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = build(name, dtype).layer.weight
     exact = np.linalg.norm(weight.astype(np.float64), axis=1)
@@ -129,32 +117,6 @@ def test_no_code_of_a_rounded_up_step_is_cut(weight: np.ndarray) -> None:
     assert (127 * below < most[coded]).all(), "and it is the least such step"
 
 
-def test_both_encoders_have_one_step_and_one_rounding(isa: str) -> None:
-    """Rows as they are, in float64, and planes of rotated rows, in float32: halves, in values that neither rounds."""
-    rng = np.random.default_rng(0)
-    weight = rng.integers(-254, 255, (64, 40)).astype(np.float32) / 2
-    weight[:, 0] = 127.0
-    weight *= 2.0 ** rng.integers(-60, 60, (64, 1)).astype(np.float32)
-    rows, (planes, scale) = native.encode_int8(weight), eight_bits(weight)
-    codes = deinterleave(rows.codes, 64)[:, :40]
-    np.testing.assert_array_equal(codes, planes)
-    np.testing.assert_array_equal(rows.scale[:64], scale)
-    np.testing.assert_array_equal(codes.astype(np.int16) - 128, np.rint(weight / scale[:, None]))
-    odd = rng.standard_normal((64, 40)).astype(np.float32)
-    np.testing.assert_array_equal(native.encode_int8(odd).scale[:64], eight_bits(odd)[1])
-
-
-@given(finite)
-def test_what_codes_lost_is_never_understated(weight: np.ndarray) -> None:
-    for codes in (native.encode_rows(weight), native.encode_int8(weight)):
-        whole = deinterleave(codes.codes, len(weight))[:, : weight.shape[1]].astype(np.float64) - 128
-        gap = np.abs(weight.astype(np.float64) - whole * codes.scale[: len(weight), None].astype(np.float64))
-        assert np.abs(whole).max() <= 127
-        rounding = 1 + 2.0**-50
-        assert (np.sqrt((gap**2).sum(axis=1)) <= codes.error[: len(weight)].astype(np.float64) * rounding).all()
-        assert (gap.max(axis=1) <= codes.peak[: len(weight)]).all()
-
-
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**31))
 def test_native_noise_is_that_of_numpy(seed: int, row: int, draw: int, first: int) -> None:
     module = native.loaded()
@@ -176,52 +138,6 @@ def test_no_noise_is_above_what_its_high_word_allows(words: np.ndarray) -> None:
         assert (upper >= most).all(), level
         usual = (words > 2**32 // 10) & (words < 2**32 - 2**12)
         assert (upper - most)[usual].max(initial=0) < 0.25, level
-
-
-@given(
-    est=hnp.arrays(np.float32, 70, elements=st.floats(-12, 12, width=32)),
-    rad=hnp.arrays(np.float32, 70, elements=st.floats(0, 4, width=32)),
-    slopes=st.lists(st.floats(0.0625, 8), min_size=2, max_size=12),
-    beta=st.floats(0.5, 2),
-)
-def test_no_term_is_further_from_its_middle_than_its_gap(
-    est: np.ndarray, rad: np.ndarray, slopes: list[float], beta: float
-) -> None:
-    """Of a table that bends either way: downwards may be farther. Gaps go by its own slopes, not by the steepest."""
-    rises = np.array([slopes[0], *slopes, slopes[-1]], np.float32)
-    values = np.cumsum([0.0, *rises[1:-1].astype(np.float64)]) / 2
-    link = Table(-2.5, 0.5, values, float(rises[0]), float(rises[-1]))
-    base = np.concatenate([[values[0] - rises[0] / 2], values]).astype(np.float32)
-    z, r = est.astype(np.float64), rad.astype(np.float64)
-    shift = float(np.float32(link(z).max() * beta))
-    low, at, high = (np.exp(np.clip(link(ends) * beta - shift, -87, 80)) for ends in (z - r, z, z + r))
-    slop = 2.0**-10  # float32 of exponents up to some hundreds
-    for level in native.levels()[1:]:
-        table = ("table", -2.5, 0.5, base, rises)
-        middle, gap = native.loaded().gaps(level, est, rad, table, beta, shift, slop)
-        np.testing.assert_allclose(middle, at, rtol=slop, atol=1e-37)
-        far = np.maximum(high - middle, middle - low)
-        assert (gap >= far * (1 - 2.0**-20) - slop * at - 1e-37).all(), level
-        steep = at * np.expm1(np.minimum(rises.max() * r * beta, 100))
-        assert (gap <= np.maximum(high - at, np.minimum(steep, at)) * (1 + slop) + slop * (high + at) + 1e-37).all(), level
-
-
-@given(st.integers(0, 2**31), st.floats(-30, 8), st.floats(0.0, 5.0))
-def test_what_bounds_classes_together(seed: int, edge: float, wide: float) -> None:
-    """Within float32's roundings, and the bend of no class below what it is: ``q (e^r - 1 - r) / r²``."""
-    rng = np.random.default_rng(seed)
-    rad, other = (rng.random((2, 512)) * wide).astype(np.float32)
-    mass = np.exp(rng.uniform(-100, 8, 512)).astype(np.float32) * (rng.random(512) < 0.9)
-    mass, high = mass.astype(np.float32), (mass * np.exp(rad) * (1 + 2.0**-12)).astype(np.float32)
-    bar = np.float32(np.exp(edge))
-    q, r, b, up = (part[high < bar].astype(np.float64) for part in (mass, rad, other, high))
-    there = q >= np.float32(1e-36)
-    bent = (q * np.where(r < 1e-3, 0.5, (np.expm1(r) - r) / np.maximum(r, 1e-9) ** 2))[there].max(initial=0.0)
-    sums = q[there].sum(), (q[there] ** 2).sum(), (q * b)[there].sum() + up[~there].sum(), (b[there] ** 2).sum()
-    for level in native.levels()[1:]:
-        found = native.loaded().below(level, mass, high, rad, other, bar)
-        np.testing.assert_allclose(found[:4], sums, rtol=1e-5, atol=1e-37)
-        assert bent * (1 - 1e-5) <= found[4] <= bent * 1.4 + 1e-37
 
 
 def test_bandwidth_is_a_speed(isa: str) -> None:

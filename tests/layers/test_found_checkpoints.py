@@ -222,15 +222,6 @@ def test_codes_and_scales(form: str, tmp_path: Path) -> None:
         assert f"lm_head.weight ({kind}, written out as float32: 1 MiB)" in repr(layer)
 
 
-def test_the_first_look_at_int8_rows_reads_the_stored_codes(tmp_path: Path) -> None:
-    for tensors, _ in (int8_by_rows(), bitsandbytes()):
-        write_file(tmp_path / "model.safetensors", tensors, {"format": "pt"})
-        ours = encode_int8(hl.Layer.load(tmp_path).weight, 1)
-        rows = deinterleave(ours.codes, VOCAB)
-        assert (rows.astype(np.int16) - 128 == tensors["lm_head.weight"]).all()
-        assert ours.error.max() <= 2**-20 * np.abs(ours.size).max()  # nothing is lost but roundings
-
-
 def test_codes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     good, _ = int4_packed()
     reordered = np.arange(DIM, dtype=np.int32)[::-1] // 128

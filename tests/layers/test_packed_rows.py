@@ -98,19 +98,6 @@ def test_answers_are_those_of_the_float32_matrix(kind: str, how: dict[str, Any])
         assert (ours.sample(hidden, 2, seed=4, **filters).ids == theirs.sample(hidden, 2, seed=4, **filters).ids).all()
 
 
-@pytest.mark.parametrize("most", [127, 31])
-def test_codes_of_six_bits_bound_what_they_lose(most: int) -> None:
-    """Their radii are those of the codes that are there: decoded, no row is further off than said."""
-    weight = np.random.default_rng(3).standard_normal((200, 64)).astype(np.float32)
-    weight[7] = 0
-    codes = native.encode_rows(weight, most=most)
-    assert codes.codes.shape[1] == (16 if most == 127 else 12)
-    whole = deinterleave(in_bytes(codes.codes, 64), 200).astype(np.float64) - 128
-    assert np.abs(whole).max() == most
-    gap = weight - whole * codes.scale[:200, None]
-    assert (np.linalg.norm(gap, axis=1) <= codes.error[:200]).all() and (np.abs(gap).max(axis=1) <= codes.peak[:200]).all()
-
-
 def bytes_of(engine: hl.Engine) -> int:
     """Of all arrays that an engine keeps: stored rows, codes, and what belongs to each class."""
     arrays = {id(array): array.nbytes for array in arrays_of(engine.plan)}
