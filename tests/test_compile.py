@@ -10,28 +10,38 @@ import pytest
 
 import headlong as hl
 from headlong import native
-from headlong.engines.method_choice import FEW, FEW_TO_BET, SHARED, choose
+from headlong.engines.method_choice import LEAST_NUMBERS, MOST_DIM, UNTIMED, WIDE, choose
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from oracle import check_draw, check_topk, check_within, truth
-from plans import decaying
 from thinned import ALL
 
 SMALL_LAYER = hl.Layer(np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32))
 
 
 def test_auto_is_one_predicate_with_a_reason() -> None:
-    bet, proof = hl.Promise(0.01, 0.001, 0.0), hl.Promise(math.inf, 0.0, 0.0)
-    assert choose(SMALL_LAYER, bet) == (
-        "full",
-        "12,800 bytes of rows, fewer than 2,200,000: reading all of them is no slower than looking first",
-    )
-    large, between = (hl.Layer(np.zeros((size // 200, 100), np.float16)) for size in (FEW_TO_BET, 2 * FEW))
-    assert choose(large, bet)[0] == "codes" and "2,200,000 or more" in choose(large, bet)[1]
-    assert choose(between, bet)[0] == "full" and choose(between, proof)[0] == "codes"
+    bet, proof, ids = hl.Promise(0.01, 0.001, 0.001), hl.Promise(0.01, 0.0, 0.0), hl.Promise(math.inf, 0.0, 0.0)
+    small = hl.Layer(np.ones((LEAST_NUMBERS // 64 - 1, 64), np.float16))
+    middling, large = (hl.Layer(np.ones((size // 64, 64), np.float16)) for size in (LEAST_NUMBERS, UNTIMED))
+    tall, wide = hl.Layer(np.ones((4096, 4096 // WIDE * 2), np.float16)), hl.Layer(np.ones((2048, MOST_DIM + 1), np.float16))
+    uncoded = hl.Layer(np.zeros((UNTIMED // 64, 64), np.float16))
+    for layer, wanted, calibrated, method, why in (
+        (small, bet, True, "full", "read in no time"),
+        (middling, bet, True, "codes", "262,144 weights"),
+        (middling, bet, False, "full", "fewer than 4,194,304, and no calibration vectors"),
+        (large, bet, False, "codes", "eight bits"),
+        (large, ids, False, "codes", "eight bits"),
+        (large, proof, False, "full", "proved log-probabilities take all rows"),
+        (large, proof, True, "codes", "weights"),
+        (tall, bet, True, "codes", "weights"),
+        (wide, bet, False, "full", "rotating a query takes too long"),
+        (uncoded, bet, True, "full", "leave float32"),
+    ):
+        found = choose(layer, wanted, calibrated)
+        assert found[0] == method and why in found[1]
     engine = hl.compile(SMALL_LAYER)
-    assert engine.method.name == "full" and engine.reason == choose(SMALL_LAYER, bet)[1]
+    assert engine.method.name == "full" and engine.reason == choose(SMALL_LAYER, bet, False)[1]
     assert hl.compile(SMALL_LAYER, "codes").reason == "asked for"
     vectors = np.random.default_rng(1).standard_normal((50, 16))
     for method in ("auto", "full"):
@@ -39,35 +49,23 @@ def test_auto_is_one_predicate_with_a_reason() -> None:
     assert "not used" not in hl.compile(SMALL_LAYER, "codes", calibration=vectors).reason
 
 
-def test_auto_reads_batches_of_a_layer_of_middling_size_densely_where_each_query_would_bet() -> None:
-    rng = np.random.default_rng(1)
-    layer = hl.Layer(rng.standard_normal((FEW_TO_BET // 240 + 1, 60)).astype(np.float32))
-    assert layer.vocab * layer.dim < SHARED
-    betting, proving = hl.compile(layer), hl.compile(layer, eps=math.inf)
-    hidden = rng.standard_normal((2, 60)).astype(np.float32)
-    assert betting.method.name == proving.method.name == "codes" and "batches are read densely" in betting.reason
-    assert not betting.topk(hidden[:1]).cost.dense.any() and betting.topk(hidden).cost.dense.all()
-    assert not proving.topk(hidden).cost.dense.any()
-
-
 def test_promises() -> None:
-    """What is asked, or more: full proves everything, the cascade ids."""
-    full, cascade, ids, alone, proof = (
+    """What is asked, or more: full proves everything."""
+    full, coded, alone, proof = (
         hl.compile(SMALL_LAYER, method, **asked)
         for method, asked in (
             ("full", {"eps": 0.03, "delta": 0.1}),
             ("codes", {"eps": 0.03, "delta": 0.1}),
-            ("codes", {"eps": math.inf}),
             ("codes", {"log_probs": False}),
             ("codes", {"eps": 0.03, "delta": 0.0}),
         )
     )
     assert full.promise == proof.promise == hl.Promise(0.03, 0.0, 0.0)
     assert "ids and log-probabilities within 0.03 nats proved" in repr(full)
-    assert cascade.promise == hl.Promise(0.03, 0.1, 0.0)
-    assert "ids proved, log-probabilities within 0.03 nats but for one in 10" in repr(cascade)
-    assert ids.promise == alone.promise == hl.Promise(math.inf, 0.0, 0.0)
-    assert hl.compile(SMALL_LAYER, "codes").promise == hl.Promise(0.01, 1e-6, 0.0)
+    assert coded.promise == hl.Promise(0.03, 0.1, 0.1)
+    assert "ids exact and log-probabilities within 0.03 nats, but for one in 10" in repr(coded)
+    assert alone.promise == hl.Promise(math.inf, 1e-6, 1e-6)
+    assert hl.compile(SMALL_LAYER, "codes").promise == hl.Promise(0.01, 1e-6, 1e-6)
 
 
 def test_promises_say_what_they_are() -> None:
@@ -87,13 +85,14 @@ def test_svd_promises_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, adaptive, cascade, codes, full, svd"),
+        ({"method": "fastest"}, OptionError, "method is 'fastest'; choose from auto, adaptive, codes, full, svd"),
         ({"method": None}, OptionError, "method is None"),
         ({"method": "full", "width": 3}, OptionError, "full has no option 'width'; it has none"),
-        ({"method": "codes", "name": "x"}, OptionError, "codes has no option 'name'; it has blocks"),
+        ({"method": "codes", "name": "x"}, OptionError, "codes has no option 'name'; it has bits, segments, rotation, blocks"),
         ({"method": "codes", "blocks": 1}, OptionError, "blocks is 1; expected True or False"),
         ({"method": "adaptive", "aim": (0.3, 0.1)}, OptionError, "adaptive has no option 'aim'"),
-        ({"method": "codes", "rotation": 3}, OptionError, "codes has no option 'rotation'"),
+        ({"method": "codes", "rotation": -3}, OptionError, "rotation is -3"),
+        ({"method": "codes", "segments": [[0, 8, 4]]}, OptionError, "follow one another up to 16"),
         ({"eps": 0}, OptionError, "eps is 0"),
         ({"eps": "small"}, OptionError, "eps is 'small'"),
         ({"delta": 2}, OptionError, "delta is 2"),
@@ -139,7 +138,7 @@ def test_a_trained_layer(
     count = {"numpy": 12, "portable": 30}.get(level, 300) // (1 if ALL else 3)
     hidden = trained_hidden[:: len(trained_hidden) // count][:count]
     exact = truth(trained, hidden)
-    engine = hl.compile(trained, method, eps=0.2)
+    engine = hl.compile(trained, method, eps=0.2, delta=0.0)
     for eps in (None, math.inf) if level == native.REFERENCE else (None, 0.05, math.inf):
         found = engine.topk(hidden, 10, eps=eps)
         check_within(found.lse, exact.lse, found.error, 1e-10)
@@ -149,19 +148,18 @@ def test_a_trained_layer(
     classes = np.arange(trained.vocab, dtype=np.int64)
     for filters, cut in (({}, (0, 1.0, 0.0)), ({"top_p": 0.9}, (0, 0.9, 0.0)), ({"top_k": 50, "top_p": 0.7}, (50, 0.7, 0.0))):
         drawn = engine.sample(hidden[:6], seed=4, **filters)
-        bet = engine.promise.delta > 0 and filters.keys() == {"top_p"}  # the nucleus's boundary may be decided by a sample
-        assert drawn.proved.all() or bet
+        assert drawn.proved.all()
         for b in range(len(drawn.ids)):
             won = int(drawn.ids[b, 0]), float(drawn.score[b, 0])
             check_draw(exact.logits[b], exact.exponents[b], gumbels(4, b, 0, classes), cut, *won)
 
 
 def test_the_trained_layer_is_read_in_part(trained: Layer, trained_hidden: np.ndarray) -> None:
-    """With everything proved and eps 0.2, a query costs at most 30 % of float32's bytes."""
-    found = hl.compile(trained, "codes", eps=0.2, threads=1).topk(trained_hidden[:8], 10)
-    one = hl.compile(trained, "codes", eps=0.2, threads=1).topk(trained_hidden[:1], 10)
-    dense = trained.vocab * trained.dim * 4
-    assert one.cost.bytes[0] <= 0.3 * dense and not found.cost.dense.any()
+    """A query costs at most 30 % of float32's bytes."""
+    engine = hl.compile(trained, "codes", eps=0.2, threads=1)
+    for count in (1, 8):
+        cost = engine.topk(trained_hidden[:count], 10).cost
+        assert cost.bytes[0] <= 0.3 * trained.vocab * trained.dim * 4 and not cost.dense.any()
 
 
 def test_weighted_svd_covers_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:
@@ -174,27 +172,6 @@ def test_weighted_svd_covers_the_trained_layer(trained: Layer, trained_hidden: n
         found = engine.topk(hidden, 10).ids
         covered[name] = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found, expected, strict=True)])
     assert covered["weighted"] > 0.97 > covered["plain"]
-
-
-def test_auto_proves_normalisers_of_a_batch_for_no_more_than_a_dense_pass() -> None:
-    rng = np.random.default_rng(0)
-    basis = np.arange(1, 65.0) ** -1.5
-    layer = hl.Layer((rng.standard_normal((40000, 64)) * basis).astype(np.float32))
-    vectors = rng.standard_normal((300, 64)) * basis
-    proved = hl.compile(layer, eps=0.05, delta=0.0, calibration=vectors)
-    for batch in (vectors[:1], vectors[:9], vectors[:64]):
-        found = proved.topk(batch)
-        assert (found.error <= 0.05).all() and found.cost.bytes.sum() <= 1.1 * layer.weight.nbytes
-    for other in (hl.compile(layer, calibration=vectors), hl.compile(layer, eps=math.inf, calibration=vectors)):
-        assert "dense beyond" not in other.reason and not other.topk(vectors[:9]).cost.dense.any()
-
-
-@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy answers one query after the other")
-def test_auto_looks_for_a_batch_of_proofs_where_a_look_reads_less() -> None:
-    layer, hidden = decaying(24_000, 320, 2.0)
-    found = hl.compile(layer, eps=0.2, delta=0.0, calibration=hidden[:300], threads=1).topk(hidden[300:364])
-    assert found.proved.all() and not found.cost.dense.any()
-    assert np.median(found.cost.bytes) < layer.weight.nbytes / 64 / 2  # half of a query's part of a dense pass
 
 
 @pytest.mark.parametrize(

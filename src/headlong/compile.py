@@ -23,9 +23,10 @@ from headlong.engines.contest import by_the_clock
 from headlong.engines.device.build import on_device
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
+from headlong.engines.full import Full
 from headlong.engines.method import METHODS, Method, option_names
 from headlong.engines.method_choice import choose
-from headlong.engines.methods import adaptive, codes, full, svd
+from headlong.engines.methods import adaptive, codes, svd
 from headlong.engines.mixture import engine as mixture
 from headlong.engines.structured import bands, differentiated, experts, tree
 from headlong.engines.structured.base import ENGINES, StructuredEngine
@@ -36,7 +37,7 @@ from headlong.native import Doubles
 from headlong.number_checks import flag, real, whole
 from headlong.promise import Promise
 
-BUILT_IN = (full.Full, codes.Coded, svd.Svd, adaptive.Adaptive)
+BUILT_IN = (Full, codes.Coded, svd.Svd, adaptive.Adaptive)
 STRUCTURED = (
     tree.TreeEngine, bands.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
 )  # fmt: skip

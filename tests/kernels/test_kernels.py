@@ -18,10 +18,7 @@ from headlong import native
 from headlong.dtypes import HIDDEN
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, KernelError, OptionError
-from headlong.links import Table
 from headlong.native import instruction_level
-from headlong.native.planes import eight_bits
-from headlong.plan import deinterleave
 
 
 @pytest.fixture(params=native.levels()[1:])

@@ -30,9 +30,7 @@ from headlong.errors import (
     StoreError,
 )
 from headlong.links import Affine, SoftCap
-from headlong.native import encode_int8
 from headlong.packed_rows import SIZES
-from headlong.plan import deinterleave
 from headlong.store import write_file
 
 VOCAB, DIM = 700, 512

@@ -23,7 +23,6 @@ from headlong import native
 from headlong.engines.build import arrays_of
 from headlong.errors import InputError, MalformedFileError, WrongLayerError
 from headlong.packed_rows import INT8, SIZES, PackedRows, width
-from headlong.plan import deinterleave, in_bytes
 from headlong.store import write_file
 
 KINDS = (*SIZES, INT8)
@@ -65,8 +64,6 @@ for kind in KINDS:
     rows = rows_of(kind, 70)
     found = native.products(rows, np.eye(512)).T
     assert (found.astype(np.float32).view(np.uint32) << 1 == dense_of(rows).view(np.uint32) << 1).all(), kind
-    code = native.encode_int8(rows)
-    assert all(np.array_equal(a, b) for a, b in zip(code, native.encode_int8(dense_of(rows)))), kind
     assert (native.row_norms(rows) == native.row_norms(dense_of(rows))).all(), kind
 print(native.isa())
 """
@@ -108,9 +105,11 @@ def bytes_of(engine: hl.Engine) -> int:
 def test_an_engine_takes_no_more_than_twice_the_head(kind: str, times: float, tmp_path: Path) -> None:
     rows = rows_of(kind, 20_000, 1024)
     engine = hl.compile(hl.Layer(rows))
-    assert engine.plan.levels and bytes_of(engine) <= times * rows.nbytes
+    assert engine.plan.codes is not None
+    most = times * rows.nbytes + engine.plan.codes.rotation.nbytes  # dim x dim, however large the head
+    assert bytes_of(engine) <= most
     engine.save(tmp_path / "head.safetensors")
-    assert (tmp_path / "head.safetensors").stat().st_size <= times * rows.nbytes
+    assert (tmp_path / "head.safetensors").stat().st_size <= most
 
 
 def test_compiling_works_in_slices() -> None:

@@ -1,4 +1,4 @@
-// Vectors of LANES floats, exp, log and links of them. Error bounds that normaliser/intervals.cpp relies on: vexp is within 2^-21
+// Vectors of LANES floats, exp, log and links of them. Error bounds that codes/pass.h relies on: vexp is within 2^-21
 // relatively (clamped at exp(+-88)), link and beta add 2^-21 of their magnitude.
 
 typedef float F __attribute__((vector_size(LANES * 4)));

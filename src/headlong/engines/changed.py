@@ -34,8 +34,8 @@ from headlong.engines.build import checked_norms, reading
 from headlong.engines.changed_parts import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
 from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.direct_call import Direct
+from headlong.engines.full import Full
 from headlong.engines.merged import Merged, best_of, blank, exact_logits, exactly_tied, log_probs_of, logits_of, merged_lse
-from headlong.engines.methods.full import Full
 from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine

@@ -21,7 +21,7 @@ from headlong.encode.basis import basis_for, energy
 from headlong.encode.segments import plausible
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
-from headlong.engines.methods.full import Full
+from headlong.engines.full import Full
 from headlong.native import Doubles
 from headlong.plan import Codes, Plan
 from headlong.promise import Promise

@@ -68,20 +68,17 @@ def test_a_batch_shares_what_a_look_reads(subject: Any) -> None:
     assert look_time(layer, plan, 256, 1) > look_time(layer, plan, 1, 1) + 256 * block_choice.ROW
 
 
-def test_a_batch_over_a_small_layer_is_searched_for_where_one_query_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_searched_for_up_to_as_many_classes_as_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     scans_are_dear(monkeypatch)
     layer, hidden = around_centres()
     made: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden[:400])
-    blocks, dense = made.plan.blocks._replace(most=64, batch=2, together=16), made.plan.dense._replace(batch=4)
-    plan = made.plan._replace(blocks=blocks, dense=dense)
+    plan = made.plan._replace(blocks=made.plan.blocks._replace(most=64, batch=2, together=16))
     engine, asked = Engine(layer, made.method, plan, made.norms, made.promise), hidden[400:464]
     few, more = engine.topk(asked, 16), engine.topk(asked, 17)
-    assert not few.cost.dense.any() and more.cost.dense.all()
+    assert few.proved.all() and not more.proved.any()  # codes are beneath
     np.testing.assert_array_equal(few.ids[:, 0], more.ids[:, 0])
-    assert not engine.topk(asked, 16, exclude=np.arange(40)).cost.dense.any()
-    assert not engine.sample(asked, top_k=10, seed=1).cost.dense.any()
-    other = engine.reading_densely(4)
-    assert other.topk(asked, 16).cost.dense.all() and other.sample(asked, top_k=10, seed=1).cost.dense.all()
+    assert engine.topk(asked, 16, exclude=np.arange(40)).proved.all()
+    assert engine.sample(asked, top_k=10, seed=1).proved.all()
 
 
 def test_layers_of_two_thousand_classes_may_have_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

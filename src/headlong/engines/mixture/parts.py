@@ -19,7 +19,7 @@ from headlong.arrays import Array
 from headlong.dtypes import UNIT
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
-from headlong.engines.methods.full import Full
+from headlong.engines.full import Full
 from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer

@@ -19,7 +19,7 @@ import numpy as np
 from headlong.dtypes import UNIT
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
-from headlong.engines.methods.full import Full
+from headlong.engines.full import Full
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
