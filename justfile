@@ -83,7 +83,7 @@ kernels *ROUNDS:
 bench *ARGS:
     headlong bench {{ARGS}}
 
-# AArch64 under emulation, from nothing: tool chain, interpreter, kernels and tests of levels on neon, dotprod and i8mm
+# AArch64 under emulation, from nothing: tool chain, interpreter, kernels and tests of levels on neon and dotprod
 arm *WHAT="slice":
     PYTHON={{python}} tools/arm.sh {{WHAT}}
 

@@ -101,7 +101,7 @@ files() { for name in "$@"; do find "$here/tests" -name "test_$name.py"; done; }
 slice() {
   check 3
   cpu=cortex-a72 check 1
-  HEADLONG_EXPECT=neon,dotprod,i8mm pytest_here "$(files levels)" -k "not portable"
+  HEADLONG_EXPECT=neon,dotprod pytest_here "$(files levels)" -k "not portable"
   cpu=cortex-a72 HEADLONG_EXPECT=neon pytest_here "$(files levels)" -k "refused or expected or forced"
 }
 

@@ -1,6 +1,6 @@
 // One native call from the caller's array to the finished answer.
 //
-//     hidden (NumPy or torch, 16-bit to float64) -> widened and checked -> blocks or the look at all classes -> TopK, Lse, ...
+//     hidden (NumPy or torch, 16-bit to float64) -> widened and checked -> blocks or what knows all classes -> TopK, Lse, ...
 //
 // After other work has emptied the caches, every Python function and every small array of an answer costs microseconds: the checks,
 // the choice of what answers, and the arrays are made here. Whatever is not plain (another kind of array, a number that is not

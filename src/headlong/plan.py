@@ -1,4 +1,4 @@
-"""What an engine reads, in which order, and how wrong each look can be.
+"""What an engine reads, in which order, and how wrong each estimate can be.
 
 Rotated codes of all classes, bounds on blocks of classes, the preview of a published method, or none of these: then every
 query reads all rows. A plan is arrays and numbers only, saved as it is. ``encode/`` and ``previews/`` build plans; every

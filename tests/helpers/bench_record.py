@@ -14,7 +14,7 @@ def _row(contestant: str, batch: int, cold: float, loop: float, **more: Any) -> 
     return base | {"cold": way(cold, 12e3 / batch), "loop": way(loop, 6e3 / batch)} | more
 
 
-ENGINE = {"promise": "ids proved", "engine": "Engine(cascade)", "reason": "codes: because", "build": 0.5}
+ENGINE = {"promise": "ids proved", "engine": "Engine(codes)", "reason": "codes: because", "build": 0.5}
 RECORD: dict[str, Any] = {
     "environment": {
         "cpu": "A <CPU> & more", "threads": 2, "isa": ["avx2"], "isa_used": ["avx2"], "python": "3.12.0",

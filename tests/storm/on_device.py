@@ -1,4 +1,4 @@
-"""The storm's layers and calls on a GPU: ``full`` and ``cascade`` there, every verb against float64.
+"""The storm's layers and calls on a GPU: ``full`` and ``codes`` there, every verb against float64.
 
 ::
 

@@ -3,7 +3,7 @@
     z_i = <w_i, x>,   w_i = Q (j^(-a/4) g_j),   x = s Q (j^(-a/4) g'_j):   logit energy of coordinate j falls as j^-a
 
 ``g`` standard normal, Q a random rotation, ``s`` such that the likeliest class has probability 0.3 in the median. a = 0 is
-isotropic, the worst case of every look; language models' layers are between 1 and 2.
+isotropic, the worst case of every estimate; language models' layers are between 1 and 2.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ bitsandbytes int8   ``weight`` int8 by rows, ``SCB [vocab]``: the scale is SCB /
 torchao             ``_weight_qdata`` int8 or float8, ``_weight_scale``, ``_weight_zero_point``
 
 These are the weights that exactness is defined against. int8 with one scale a row stays so, in a copy; the rest is written out,
-which takes four bytes a weight. An engine's own int8 codes of such rows are those codes again, so its first look loses nothing.
+which takes four bytes a weight.
 """
 
 from __future__ import annotations

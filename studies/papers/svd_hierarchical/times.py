@@ -1,4 +1,4 @@
-"""Time per token: the full softmax, SVD-softmax, the cascade and hierarchical heads, top-10 at batch 1, in one run.
+"""Time per token: the full softmax, SVD-softmax, rotated codes and hierarchical heads, top-10 at batch 1, in one run.
 
 ::
 
@@ -67,7 +67,7 @@ def synthetic() -> Iterator[tuple[str, Any]]:
 
 
 def contestants(layers: Iterator[tuple[str, Any]], threads: int) -> Iterator[Contestant]:
-    """Full softmax in PyTorch, SVD-softmax and the cascade over the flat layer; each other layer with its engine."""
+    """Full softmax in PyTorch, SVD-softmax and rotated codes over the flat layer; each other layer with its engine."""
     for name, layer in layers:
         if isinstance(layer, Layer):
             yield rivals.contestant("torch fp32", layer, 10, threads)

@@ -27,7 +27,7 @@ from headlong.previews.whitening import Basis, whiten
 from headlong.store import open_file, write_file
 from oracle import truth
 
-SHARED = {"avxvnni": "avx2", "dotprod": "neon", "i8mm": "neon"}
+SHARED = {"avxvnni": "avx2", "dotprod": "neon"}
 """Levels that differ from another where codes are multiplied, which blocks do not."""
 
 

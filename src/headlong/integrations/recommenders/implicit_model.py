@@ -29,7 +29,7 @@ LEAST = -float(np.finfo(np.float32).max)
 class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no types
     """``model``, one of implicit's matrix factorizations on the CPU, asked through an engine over its items.
 
-    ``options``  go to :func:`headlong.compile`; items and ids are proved whatever they are
+    ``options``  go to :func:`headlong.compile`; without a ``delta`` of yours ids are proved
     """
 
     def __init__(self, model: Any, **options: Any) -> None:
