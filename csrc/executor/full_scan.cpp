@@ -48,10 +48,11 @@ struct Part {
 class Scan {
   public:
     Scan(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question)
-        : e_(e), hidden_(hidden), rows_(rows), question_(question), n_(static_cast<int>(rows.size())), x_(rows.size() * e.dim), parts_(rows.size() * question.threads),
+        : e_(e), hidden_(hidden), rows_(rows), question_(question), n_(static_cast<int>(rows.size())), x_(rows.size() * query_stride(e.dim)), parts_(rows.size() * question.threads),
           pieces_(rows.size() * scan_pieces(e)), threshold_(rows.size()), undecided_(rows.size()) {
         for (int q = 0; q < n_; ++q) {
-            std::copy_n(hidden_of(q), e.dim, x_.data() + q * e.dim);
+            const int64_t stride = query_stride(e.dim);
+            std::fill(std::copy_n(hidden_of(q), e.dim, x_.data() + q * stride), x_.data() + (q + 1) * stride, 0.f);
             radius_.push_back(radius_of_rows(e, hidden_of(q)));
             threshold_[q].store(kLowest);
             // An infinite half of a radius is none beside a row that loses nothing: infinity times zero.
@@ -242,12 +243,13 @@ Radius radius_of_rows(const Executor& e, const double* hidden) {
     return all;
 }
 
-AllEstimates estimate_all(const Executor& e, const FloatRows& from, const float* x, int64_t first_row, int n, const Question& question) {
+AllEstimates estimate_all(const Executor& e, const FloatRows& from, const double* x, int64_t first_row, int n, const Question& question) {
     const int64_t pieces = scan_pieces(e);
     AllEstimates all{Scratch<float>(n * e.padded), std::vector<float>(n, -std::numeric_limits<float>::infinity()), std::vector<uint8_t>(n, 1)};
     std::vector<float> tops(n * pieces, -std::numeric_limits<float>::infinity());
     std::vector<uint8_t> usable(n * pieces, 1);
-    scan_rows(e, from, x, n, question.threads, [&](int, int64_t piece, int64_t first, int64_t many, float* est) {
+    const Scratch<float> queries = queries_of(x, n, from.width);
+    scan_rows(e, from, queries.data(), n, question.threads, [&](int, int64_t piece, int64_t first, int64_t many, float* est) {
         for (int q = 0; q < n; ++q) {
             bool finite = true;
             float& top = tops[q * pieces + piece];

@@ -1,7 +1,7 @@
 // Every row against some queries in float32.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
 
 #include "executor/executor.h"
 #include "kernels/any_rows.h"
@@ -26,8 +26,16 @@ struct FloatRows {
 // Runs of chunks whose sums are joined in order: the same whatever the threads.
 inline int64_t scan_pieces(const Executor& e) { return std::min(kMostPieces, (e.padded + kChunk - 1) / kChunk); }
 
+// Queries [n][width] as dense_rows takes them.
+inline Scratch<float> queries_of(const double* x, int64_t n, int64_t width) {
+    const int64_t stride = query_stride(width);
+    Scratch<float> out(n * stride);
+    for (int64_t q = 0; q < n; ++q) std::fill(std::copy_n(x + q * width, width, out.data() + q * stride), out.data() + (q + 1) * stride, 0.f);
+    return out;
+}
+
 // visit(thread, piece, first, n, est): est [query][kChunk] of classes first .. first + n - 1, the rows of a piece in order, from one thread.
-// x [queries][width]. An estimate is a function of its row and its query alone, whoever else is there.
+// x [queries][query_stride(width)]. An estimate is a function of its row and its query alone, whoever else is there.
 template <typename Visit>
 void scan_rows(const Executor& e, const FloatRows& from, const float* x, int n, int threads, const Visit& visit) {
     const int64_t pieces = scan_pieces(e), chunks = (e.padded + kChunk - 1) / kChunk, bytes = row_bytes(from.kind, from.width);
@@ -49,8 +57,13 @@ void scan_rows(const Executor& e, const FloatRows& from, const float* x, int n, 
                                 e.kernels->row_floats(static_cast<const char*>(rows) + r * bytes, kind, from.width, floats.data() + r * from.width);
                             rows = floats.data(), kind = Kind::f32;
                         }
-                        for (int q = 0; q < n; q += kRowQueries)
-                            e.kernels->dense_rows(rows, kind, from.width, count, x + q * from.width, std::min(kRowQueries, n - q), est.data() + q * kChunk + (c - first), kChunk);
+                        // The next rows come while these are multiplied with all queries but the first few.
+                        const int64_t ahead = n > kRowQueries && c + 2 * kBlock <= e.vocab ? kBlock * bytes / ((n - 1) / kRowQueries) : 0;
+                        const char* next = static_cast<const char*>(from.rows) + (c + kBlock) * bytes;
+                        for (int q = 0; q < n; q += kRowQueries, next += ahead) {
+                            for (int64_t line = 0; line < ahead && q + kRowQueries < n; line += 64) __builtin_prefetch(next + line, 0, 2);
+                            e.kernels->dense_rows(rows, kind, from.width, count, x + q * query_stride(from.width), std::min(kRowQueries, n - q), est.data() + q * kChunk + (c - first), kChunk);
+                        }
                     }
                     if (from.base != nullptr)
                         for (int q = 0; q < n; ++q)
@@ -72,6 +85,6 @@ struct AllEstimates {
     std::vector<float> top;
     std::vector<uint8_t> usable;
 };
-AllEstimates estimate_all(const Executor& e, const FloatRows& from, const float* x, int64_t first_row, int n, const Question& question);
+AllEstimates estimate_all(const Executor& e, const FloatRows& from, const double* x, int64_t first_row, int n, const Question& question);
 
 }  // namespace headlong

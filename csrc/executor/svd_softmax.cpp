@@ -14,8 +14,7 @@ AllEstimates look(const Executor& e, const double* hidden, int64_t first, int n,
     const int64_t width = preview.width;
     std::vector<double> rotated(n * width);
     e.kernels->rotate(preview.rotation, preview.rotation_kind, width, e.dim, 0, width, hidden + first * e.dim, e.dim, n, rotated.data(), width);
-    const std::vector<float> x(rotated.begin(), rotated.end());
-    return estimate_all(e, {preview.columns, Kind::f32, width, preview.base}, x.data(), first, n, question);
+    return estimate_all(e, {preview.columns, Kind::f32, width, preview.base}, rotated.data(), first, n, question);
 }
 
 // The `budget` best estimates (at least k) are scored and leave `est`; the others keep their preview in the normaliser.

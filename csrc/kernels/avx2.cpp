@@ -63,14 +63,14 @@ void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_
         __m256 w[R];
         for (int r = 0; r < R; ++r) w[r] = load8<K>(row[r], j);
         for (int q = 0; q < N; ++q) {
-            __m256 v = _mm256_loadu_ps(x + q * dim + j);
+            __m256 v = _mm256_loadu_ps(x + q * query_stride(dim) + j);
             for (int r = 0; r < R; ++r) sum[r][q] = _mm256_fmadd_ps(w[r], v, sum[r][q]);
         }
     }
     for (int q = 0; q < N; ++q)
         for (int r = 0; r < R; ++r) {
             float tail = 0;
-            for (int64_t i = j; i < dim; ++i) tail += one_float(row[r], K, i) * x[q * dim + i];
+            for (int64_t i = j; i < dim; ++i) tail += one_float(row[r], K, i) * x[q * query_stride(dim) + i];
             out[q * stride + r] = sum8(sum[r][q]) + tail;
         }
 }
@@ -84,7 +84,7 @@ void rows_all(const void* rows, int64_t dim, int64_t count, const float* x, floa
 
 template <Kind K>
 void rows_of(const void* rows, int64_t dim, int64_t count, const float* x, int n, float* out, int64_t stride) {
-    for (; n >= 4; n -= 4, x += 4 * dim, out += 4 * stride) rows_all<K, 3, 4>(rows, dim, count, x, out, stride);
+    for (; n >= 4; n -= 4, x += 4 * query_stride(dim), out += 4 * stride) rows_all<K, 3, 4>(rows, dim, count, x, out, stride);
     if (n == 3) rows_all<K, 3, 3>(rows, dim, count, x, out, stride);
     else if (n == 2) rows_all<K, 4, 2>(rows, dim, count, x, out, stride);
     else if (n == 1) rows_all<K, 8, 1>(rows, dim, count, x, out, stride);

@@ -55,7 +55,7 @@ void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_
         for (int r = 0; r < R; ++r) w[r] = load16<K>(row[r], j);
         #pragma GCC unroll 16
         for (int q = 0; q < N; ++q) {
-            __m512 v = _mm512_loadu_ps(x + q * dim + j);
+            __m512 v = _mm512_load_ps(x + q * query_stride(dim) + j);
             #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) sum[r][q] = _mm512_fmadd_ps(w[r], v, sum[r][q]);
         }
@@ -64,7 +64,7 @@ void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_
         __mmask16 mask = static_cast<__mmask16>((1u << (dim - j)) - 1);
         #pragma GCC unroll 16
         for (int q = 0; q < N; ++q) {
-            __m512 v = _mm512_maskz_loadu_ps(mask, x + q * dim + j);
+            __m512 v = _mm512_load_ps(x + q * query_stride(dim) + j);
             #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) sum[r][q] = _mm512_fmadd_ps(load_tail<K>(row[r], j, mask), v, sum[r][q]);
         }

@@ -26,6 +26,9 @@ constexpr int64_t in_blocks(int64_t n) { return (n + kBlock - 1) / kBlock * kBlo
 // A product with a row in 32 sums at the least, their sum, and the rounding of x.
 constexpr double float_unit(int64_t dim) { return (static_cast<double>(dim) / 32 + 40) * 0x1p-24; }
 
+// From a query of dense_rows to the next.
+constexpr int64_t query_stride(int64_t dim) { return (dim + 15) / 16 * 16; }
+
 // What a link lowers to; gss is for losses alone. Their names, in this order, are those of links.py.
 enum class LinkForm : int { affine, softcap, table, gss };
 constexpr const char* kLinkForms[] = {"affine", "softcap", "table", "gss"};
@@ -47,7 +50,8 @@ inline double linked(LinkForm form, double a, double b, double z) { return form 
 struct Kernels {
     const char* isa;
 
-    // out[q * stride + r] = <row r, x_q> in float32, for rows x n <= 64 x kRowQueries: the same number whatever n is.
+    // out[q * stride + r] = <row r, x_q> in float32, for rows x n <= 64 x kRowQueries: the same number whatever n is. x [n][query_stride(dim)]
+    // with zeros beyond dim, from a border of 64 bytes on: loads that cross one cost two.
     void (*dense_rows)(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,
                        int64_t stride);
 

@@ -23,7 +23,7 @@ void dense_rows(const void* rows, Kind kind, int64_t dim, int64_t count, const f
             for (int64_t start = 0; start < dim; start += kTileChunk) {
                 int64_t stop = start + kTileChunk < dim ? start + kTileChunk : dim;
                 float part = 0;
-                for (int64_t j = start; j < stop; ++j) part += one_float(row, kind, j) * x[q * dim + j];
+                for (int64_t j = start; j < stop; ++j) part += one_float(row, kind, j) * x[q * query_stride(dim) + j];
                 sum += part;
             }
             out[q * stride + r] = sum;

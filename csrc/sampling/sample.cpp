@@ -46,8 +46,7 @@ std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t coun
     const int64_t most = std::max<int64_t>(kRowQueries, std::min<int64_t>(kScanQueries, kHeldBytes / (4 * e.padded)));
     for (int64_t start = 0; start < count; start += most) {
         const int n = static_cast<int>(std::min(most, count - start));
-        const std::vector<float> x(hidden + start * e.dim, hidden + (start + n) * e.dim);
-        const AllEstimates scanned = estimate_all(e, {e.weight, e.kind, e.dim, e.base}, x.data(), start, n, asked);
+        const AllEstimates scanned = estimate_all(e, {e.weight, e.kind, e.dim, e.base}, hidden + start * e.dim, start, n, asked);
         std::vector<uint8_t> open(n);
         const int inside = n < 2 * question.threads ? question.threads : 1;  // threads of one query
         each_resolved(n, question.threads, inside > 1, [&](int64_t q) {

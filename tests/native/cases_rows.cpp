@@ -1,7 +1,9 @@
 // Rows as they are stored: products within their bounds of sums in long double, the rest bit for bit.
+#include <algorithm>
 #include <cmath>
 
 #include "native/cases.h"
+#include "runtime/scratch.h"
 
 namespace headlong {
 
@@ -91,14 +93,17 @@ void dense(Check& check, Kind kind, int64_t dim) {
     const int64_t count = 1 + noise.below(20);
     const int n = 1 + static_cast<int>(noise.below(kRowQueries));
     const Stored rows = stored(noise, kind, dim * count, false);
-    const std::vector<float> x = noise.floats(64 * dim, -1, 1);
+    const int64_t wide = query_stride(dim);
+    Scratch<float> x(kRowQueries * wide);
+    const std::vector<float> drawn = noise.floats(kRowQueries * dim, -1, 1);
+    for (int q = 0; q < kRowQueries; ++q) std::fill(std::copy_n(&drawn[q * dim], dim, &x[q * wide]), &x[q * wide] + wide, 0.f);
     const double unit = (static_cast<double>(dim) + 8) * 0x1p-24;
     std::vector<float> out(n * count), one(count);
     k.dense_rows(rows.bytes.data(), kind, dim, count, x.data(), n, out.data(), count);
-    const Exact few = products(rows.values, dim, count, x, dim, n);
+    const Exact few = products(rows.values, dim, count, drawn, dim, n);
     check.within("dense_rows", doubles(out), few.sum, times(few.size, unit));
     const int alone = static_cast<int>(noise.below(n));  // a product does not depend on who else is there
-    k.dense_rows(rows.bytes.data(), kind, dim, count, x.data() + alone * dim, 1, one.data(), count);
+    k.dense_rows(rows.bytes.data(), kind, dim, count, x.data() + alone * wide, 1, one.data(), count);
     check.note("dense_rows of one query", std::equal(one.begin(), one.end(), out.begin() + alone * count), {});
 }
 

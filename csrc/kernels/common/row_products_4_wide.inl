@@ -27,7 +27,7 @@ void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_
         for (int r = 0; r < R; ++r) w[r] = load4<K>(row[r], j);
 #pragma GCC unroll 16
         for (int q = 0; q < N; ++q) {
-            const F v = load(x + q * dim + j);
+            const F v = load(x + q * query_stride(dim) + j);
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) sum[r][q] = fused(w[r], v, sum[r][q]);
         }
@@ -35,7 +35,7 @@ void rows_some(const void* rows, int64_t dim, const float* x, float* out, int64_
     for (int q = 0; q < N; ++q)
         for (int r = 0; r < R; ++r) {
             float tail = 0;
-            for (int64_t i = j; i < dim; ++i) tail += one_float(row[r], K, i) * x[q * dim + i];
+            for (int64_t i = j; i < dim; ++i) tail += one_float(row[r], K, i) * x[q * query_stride(dim) + i];
             const F s = sum[r][q];
             out[q * stride + r] = ((s[0] + s[2]) + (s[1] + s[3])) + tail;
         }
@@ -50,7 +50,7 @@ void rows_all(const void* rows, int64_t dim, int64_t count, const float* x, floa
 
 template <Kind K>
 void rows_of(const void* rows, int64_t dim, int64_t count, const float* x, int n, float* out, int64_t stride) {
-    for (; n >= 4; n -= 4, x += 4 * dim, out += 4 * stride) rows_all<K, 4, 4>(rows, dim, count, x, out, stride);
+    for (; n >= 4; n -= 4, x += 4 * query_stride(dim), out += 4 * stride) rows_all<K, 4, 4>(rows, dim, count, x, out, stride);
     if (n == 3) rows_all<K, 4, 3>(rows, dim, count, x, out, stride);
     else if (n == 2) rows_all<K, 8, 2>(rows, dim, count, x, out, stride);
     else if (n == 1) rows_all<K, 8, 1>(rows, dim, count, x, out, stride);
