@@ -15,8 +15,3 @@ def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[L
     weight = (rng.standard_normal((vocab, dim)) * energy) @ turn.T * 2
     hidden = (rng.standard_normal((400, dim)) * energy) @ turn.T + rng.standard_normal(dim)
     return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
-
-
-def directions(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
-    """Rows or vectors whose coordinates fall in size, as those of trained layers."""
-    return (rng.standard_normal((count, dim)) * np.arange(1, dim + 1.0) ** -1.2).astype(np.float32)

@@ -33,7 +33,7 @@ TEMPERATURES = (0.1, 0.7, 1.0, 3.0, 10.0)
 
 def through(layer: Layer, blocks: Blocks) -> Engine:
     """An engine whose samples come from ``blocks``, whatever the batch."""
-    plain = hl.compile(layer, "codes", eps=math.inf, blocks=False)
+    plain = hl.compile(layer, "codes", eps=math.inf, delta=0.0, blocks=False)
     assert isinstance(plain, Engine)
     always = blocks._replace(batch=EVERY, most=layer.vocab, samples=True)
     return Engine(layer, plain.method, plain.plan._replace(blocks=always), plain.norms, plain.promise)
@@ -161,7 +161,7 @@ def test_they_are_taken_where_that_is_sooner(monkeypatch: pytest.MonkeyPatch) ->
     for taken in (False, True):
         with monkeypatch.context() as patch:
             patch.setattr(block_choice, "sooner", lambda *_, taken=taken: taken)
-            patch.setattr("headlong.engines.methods.cascade.worth", lambda *_: Worth(64, 64, 0))
+            patch.setattr("headlong.engines.methods.blocks.worth", lambda *_: Worth(64, 64, 0))
             engine = hl.compile(layer, "codes", eps=math.inf, calibration=hidden)
             assert isinstance(engine, Engine)
             assert engine.plan.blocks is not None

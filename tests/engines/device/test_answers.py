@@ -196,13 +196,13 @@ def test_what_is_refused(rng: np.random.Generator) -> None:
         engine.topk(tensor(np.zeros((2, 8), np.int64)))
     with pytest.raises(OptionError, match="device is 'tpu'; expected 'cuda'"):
         hl.compile(layer, device="tpu")
-    with pytest.raises(OptionError, match="method is 'adaptive'; on a device choose from auto, full, cascade, svd"):
+    with pytest.raises(OptionError, match="method is 'adaptive'; on a device choose from auto, full, codes, svd"):
         hl.compile(layer, "adaptive", device=PLACE)
     with pytest.raises(OptionError, match="codes on a device has no option 'blocks'; it has none"):
         hl.compile(layer, "codes", device=PLACE, blocks=True)
     with pytest.raises(OptionError, match="engines there learn from no vectors, leave it out"):
         hl.compile(layer, device=PLACE, calibration=np.ones((9, 8)))
-    with pytest.raises(OptionError, match="a TreeLayer is read on the CPU .* on a device there are full, cascade, svd"):
+    with pytest.raises(OptionError, match="a TreeLayer is read on the CPU .* on a device there are full, codes, svd"):
         hl.compile(made("tree", 8, 70).layer, device=PLACE)
     with pytest.raises(InputError, match="no class is left"):
         engine.sample(tensor(np.zeros((1, 8), np.float32)), allowed=[[]])
@@ -254,7 +254,7 @@ def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, r
 
 
 def test_a_radius_that_is_too_small_would_be_noticed(rng: np.random.Generator) -> None:
-    """What the tests above rest on: without the error of its codes a cascade loses classes, or states a wrong normaliser."""
+    """What the tests above rest on: without the error of its codes an engine loses classes, or states a wrong normaliser."""
     layer, hidden = layer_of(rng, 900, 16), rng.standard_normal((32, 16)).astype(np.float32)
     engine = hl.compile(layer, "codes", eps=math.inf, device=PLACE)
     check_answer(Case(layer, hidden), engine.topk(tensor(hidden), 5))

@@ -1,4 +1,4 @@
-"""What an expert's answer says of its error: its own and the gate's, within what was promised together."""
+"""What an expert's answer says of its error: its own and the gate's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import headlong as hl
 
 
 @pytest.mark.parametrize("batch", [1, 6])
-def test_the_rounding_of_the_gate_is_within_the_promise(batch: int) -> None:
-    """Long vectors and long rows of the gate: its rounding alone takes a thousandth of what is promised."""
+def test_the_rounding_of_the_gate_is_part_of_the_error(batch: int) -> None:
+    """Long vectors and long rows of the gate: its rounding is most of all."""
     rng = np.random.default_rng(3)
     vocab, dim = 3000, 64
     gate = (1e2 * rng.normal(size=(2, dim))).astype(np.float32)
@@ -18,10 +18,14 @@ def test_the_rounding_of_the_gate_is_within_the_promise(batch: int) -> None:
     weight = (1e-3 * rng.normal(size=(2 * vocab, dim))).astype(np.float32)
     layer = hl.structured.ExpertsLayer(gate, weight, ids, np.array([0, vocab, 2 * vocab]), vocab, constant=False, scaled=True)
     hidden = 1e3 * rng.normal(size=(batch, dim))
-    engine = hl.compile(layer, parts="codes", eps=0.003, delta=0.05, threads=1)
+    engine = hl.compile(layer, eps=0.003, threads=1)
     top, scored, whole = engine.topk(hidden, 5), engine.log_prob(hidden, [[0, 7]] * batch), engine.lse(hidden)
-    own = engine.topk(hidden, 5, eps=np.inf)
-    assert (own.ids == top.ids).all()
+    wide = hidden.astype(np.longdouble)
+    gates = wide @ gate.T
+    g = 1 / np.exp(gates - gates.max(axis=1, keepdims=True)).sum(axis=1)
+    logits = np.stack([weight[vocab * k :][:vocab] @ (v * x) for k, v, x in zip(gates.argmax(axis=1), g, wide, strict=True)])
+    lse = np.log(np.exp(logits).sum(axis=1))
+    assert (np.abs(whole.lse - lse) <= whole.error).all()
+    assert (np.abs(scored.log_probs - (logits[:, [0, 7]] - lse[:, None])) <= scored.error[:, None]).all()
     for error in (top.error, scored.error, whole.error):
-        assert (error <= 0.003).all()
-        assert (error > 0.0029).all()  # a bet was made, whose error is what was left to it
+        assert ((1e-9 < error) & (error <= 0.003)).all()

@@ -37,22 +37,20 @@ def exact(layer: MixtureLayer, hidden: Doubles) -> Doubles:
     return np.asarray(np.logaddexp.reduce(f + prior[:, :, None], axis=1))
 
 
-@pytest.mark.parametrize("parts", ["full", "codes"])
 @pytest.mark.parametrize("size", [0.02, 0.5, 3.0])
 @pytest.mark.parametrize("options", [{}, {"link": hl.Gss()}, {"pooled": True}], ids=str)
-def test_ids_are_proved_flat_or_peaked(options: dict[str, Any], size: float, parts: str, rng: np.random.Generator) -> None:
+def test_ids_are_proved_flat_or_peaked(options: dict[str, Any], size: float, rng: np.random.Generator) -> None:
     layer = mixture(rng, 700, size, **options)
     hidden = rng.standard_normal((3, 16))
     reference = exact(layer, hidden)
-    for delta in (0.0, 1e-3):
-        engine = hl.compile(layer, parts=parts, extra=0, delta=delta)
-        for eps in (None, np.inf):
-            top = engine.topk(hidden, 7, eps=eps)
-            assert top.proved.all()
-            for b in range(len(hidden)):
-                check_topk(reference[b], top.ids[b], reference[b][top.ids[b]], 1e-10)
-            check_within(top.log_probs, np.take_along_axis(reference, top.ids, 1), top.error[:, None], 1e-10)
-            assert eps is not None or (top.error <= 0.01).all()
+    engine = hl.compile(layer, extra=0)
+    for eps in (None, np.inf):
+        top = engine.topk(hidden, 7, eps=eps)
+        assert top.proved.all()
+        for b in range(len(hidden)):
+            check_topk(reference[b], top.ids[b], reference[b][top.ids[b]], 1e-10)
+        check_within(top.log_probs, np.take_along_axis(reference, top.ids, 1), top.error[:, None], 1e-10)
+        assert eps is not None or (top.error <= 0.01).all()
 
 
 def test_equal_classes_come_in_the_order_of_their_ids(rng: np.random.Generator) -> None:
@@ -90,20 +88,10 @@ def test_bad_layers_are_named(rng: np.random.Generator) -> None:
         hl.compile(MixtureLayer(matrix, project, offset, prior), extra=-1)
 
 
-def test_calibration_serves_a_proof(rng: np.random.Generator) -> None:
-    layer, hidden = mixture(rng, 2000, 0.6), rng.standard_normal((300, 16))
-    proved = hl.compile(layer, parts="codes", delta=0.0, calibration=hidden)
-    top = proved.topk(hidden[:5], 10)
-    assert top.proved.all() and proved.promise == hl.Promise(0.01, 0.0, 0.0)
-    assert (top.ids == np.argsort(-exact(layer, hidden[:5]), axis=1, kind="stable")[:, :10]).all()
-    with pytest.raises(ShapeError, match="calibration has no rows"):
-        hl.compile(layer, calibration=hidden[:0])
-
-
 def test_what_a_mixture_is_counted_against_is_exact(rng: np.random.Generator) -> None:
     """Whatever it promises of log-probabilities: a guess would find ids wrong that are right."""
     layer, hidden = mixture(rng, 700, 0.5), rng.standard_normal((300, 16))
-    engine = hl.compile(layer, parts="codes", eps=np.inf, calibration=rng.standard_normal((200, 16)))
+    engine = hl.compile(layer, eps=np.inf)
     reference = exact(layer, hidden)
     np.testing.assert_allclose(engine.every_class(hidden)[1], reference, rtol=0, atol=1e-8)
     found = np.concatenate([engine.topk(one[None], 5).ids for one in hidden])
