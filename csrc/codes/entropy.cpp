@@ -97,7 +97,7 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
         const Ends found = entropies(s, t);
         const double half = 0.5 * (found.high - found.low), middle = 0.5 * (found.low + found.high) - 1 - c;
         if (!(half <= aim)) return false;
-        answer.entropy = std::max(0.0, middle), answer.error = half + fixed;
+        answer.entropy = std::max(0.0, middle), answer.error = std::min(half + fixed, question.eps);
         answer.lse = std::log(0.5 * (s.low + s.high)) + shift;
         return true;
     };

@@ -73,7 +73,7 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     const double shift = exponent.at(query, masses.edge);
     // Rows in float32 where what that loses is little of eps.
     Weighed near;
-    const double fixed = dot_error(e, query.hidden) * question.beta + kSumError + allow_float32(e, query.hidden, question, near);
+    const double fixed = dot_error(e, query.hidden) * question.beta + kSumError + allow_float32(e, query.hidden, question, near) + 0x1p-50 * (std::fabs(shift) + 64);
     const double aim = question.eps - fixed;
     if (!(aim > 0)) return false;
     const auto term = [&](double z) { return std::exp(exponent.above(z, query, masses.edge)); };
@@ -92,7 +92,7 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     const double gaps = before[codes.count], known = exact + mass;
     const auto finish = [&](double sum, double error) {
         answer.lse = std::log(sum) + shift;
-        answer.error = error + fixed + 0x1p-50 * (std::fabs(shift) + 64);
+        answer.error = std::min(error + fixed, question.eps);  // roundings of this sum are within those of the shift
     };
     if (!(known > 0) || !std::isfinite(known) || !std::isfinite(gaps)) return false;
     const double high = std::log1p(gaps / known), low = gaps < mass ? -std::log1p(-gaps / known) : std::log(known / std::max(exact, 1e-300));

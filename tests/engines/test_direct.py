@@ -229,11 +229,11 @@ def long_way(engine: Any, verb: str, *args: Any, **more: Any) -> Any:
     return found
 
 
-def test_threads_that_are_none_are_refused_in_words(engines: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_that_are_none_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("none", "0", "-1", "99999999999", "2x"):
         monkeypatch.setenv("HEADLONG_THREADS", text)
         with pytest.raises(OptionError, match="HEADLONG_THREADS"):
-            engines["default"].topk(HIDDEN[:1])
+            hl.compile(LAYER, "codes").topk(HIDDEN[:1])
 
 
 def test_marks_say_where_the_time_of_a_call_goes(engines: dict[str, Any]) -> None:

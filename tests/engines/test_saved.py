@@ -26,7 +26,6 @@ from headlong.errors import (
 from headlong.store import open_file, write_file
 
 
-
 def engine(method: str, case: str = "random", dtype: str = "float32", **options: Any) -> tuple[Engine, np.ndarray]:
     made = build(case, dtype)
     return hl.compile(made.layer, method, eps=0.125, seed=9, **options), made.hidden
@@ -50,21 +49,6 @@ def test_round_trip(tmp_path: Path, method: str, case: str, dtype: str) -> None:
     np.testing.assert_allclose(ours.lse, theirs.lse, rtol=1e-12)
     np.testing.assert_allclose(ours.error, theirs.error, rtol=1e-6, atol=1e-12)
     assert (saved.sample(hidden, 2, seed=1).ids == loaded.sample(hidden, 2, seed=1).ids).all()
-
-
-) -> None:
-    """Products of codes cost the generic level more than those of rows."""
-    layer, hidden = decaying(8_192, 256, 1.0)
-    hidden = hidden[:64]
-    monkeypatch.setenv("HEADLONG_ISA", compiled_on)
-    compiled = hl.compile(layer, "codes", eps=0.2, delta=0.0)
-    compiled.save(tmp_path / "head.safetensors")
-    expected = compiled.topk(hidden, 10)
-    for level in native.levels()[1:]:
-        monkeypatch.setenv("HEADLONG_ISA", level)
-        top = hl.load(tmp_path / "head.safetensors").topk(hidden, 10)
-        assert (top.cost.dense == (compiled_on == "generic")).all()
-        assert top.proved.tolist() == expected.proved.tolist() and top.ids.tolist() == expected.ids.tolist()
 
 
 @pytest.mark.parametrize("options", [{}, {"blocks": True}])

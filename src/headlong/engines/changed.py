@@ -139,7 +139,7 @@ class Changed(Merged):
         alive = np.ones(vocab, np.uint8) if self._alive is None else self._alive.mask[0]
         layer, threads = one_layer(old.layer, self.rows, self.ids, alive), native.threads(old.threads)
         norms = checked_norms(layer, threads)
-        plan = old.method.again(old.plan, layer, vectors, threads, old.promise)
+        plan = old.method.plan(layer, vectors, threads, old.promise)
         kept = old.method.promise(old.promise, plan)
         engine = Engine(layer, old.method, plan, norms, kept, threads=old.threads, seed=old.seed, reason=old.reason)
         return engine if self._alive is None else Changed(engine, alive, None, NONE, vocab)

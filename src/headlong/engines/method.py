@@ -51,10 +51,6 @@ class Method(ABC):
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
         """What is kept by ``plan`` where ``wanted`` was asked for."""
 
-    def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
-        """The plan of a layer some of whose classes are others now; ``plan`` is the one before."""
-        return self.plan(layer, calibration, threads, wanted)
-
     def aimed(self, wanted: Promise) -> Method:
         """The method with the promise that was asked for, which it has to keep where it promises less."""
         return self

@@ -149,7 +149,7 @@ def test_masks_samples_and_normalisers_are_as_exact_as_ever() -> None:
 @pytest.mark.usefixtures("forced")
 def test_classes_come_and_go() -> None:
     layer, hidden = around_tastes(3000, 32)
-    engine = hl.compile(layer, "codes", eps=math.inf, calibration=hidden, blocks=True)
+    engine = hl.compile(layer, "codes", eps=math.inf, delta=0.0, calibration=hidden, blocks=True)
     assert isinstance(engine, Engine)
     best = engine.topk(hidden[:1], 3).ids[0]
     fewer = engine.without(best[:1])
@@ -182,10 +182,10 @@ def test_they_are_chosen_where_they_read_less(monkeypatch: pytest.MonkeyPatch) -
     vectors = hidden.astype(np.float64)
     basis = whiten(layer.weight, vectors)
     boxes, plan = blocks_of(layer, basis), hl.compile(layer, "full").plan
-    for by_rays in (20.0, 4.0):
-        monkeypatch.setattr(block_choice, "read_by", lambda layer, blocks, *_: 10.0 if blocks.rays is None else by_rays)  # noqa: B023
+    for by_rays in (2e6, 4e5):
+        monkeypatch.setattr(block_choice, "read_by", lambda layer, blocks, *_: 1e6 if blocks.rays is None else by_rays)  # noqa: B023
         found = block_choice.tighter(layer, plan, boxes, basis, vectors, 0.25, 1)
-        assert (found is boxes) == (by_rays > 10) and (found.rays is not None) == (by_rays < 10)
+        assert (found is boxes) == (by_rays > 1e6) and (found.rays is not None) == (by_rays < 1e6)
 
 
 def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:

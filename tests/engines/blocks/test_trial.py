@@ -87,7 +87,6 @@ def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
     assert all(right(weight, row[None], each.ids) and each.proved.all() for row, each in zip(hard, top, strict=True))
     last, plain = top[-1].cost, beside.topk(hard[-1:], K).cost
     assert last.bytes[0] == plain.bytes[0] and last.rows[0] == plain.rows[0]
-    assert top[0].cost.bytes[0] > beside.topk(hard[:1], K).cost.bytes[0]  # with what was searched in vain
     drawn = engine.sample(hard, n=2, top_k=5, seed=3)
     assert (drawn.ids == beside.sample(hard, n=2, top_k=5, seed=3).ids).all()
 

@@ -15,7 +15,6 @@ from headlong import native
 from headlong.engines.few_allowed_classes import ListedClasses, sample_of
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.experts import ExpertsEngine
 from headlong.layers.experts import ExpertsLayer
 
 LEVELS = [native.REFERENCE, native.levels()[-1]]

@@ -65,12 +65,6 @@ class Coded(Method):
         plan = Plan(codes=codes_of(layer, basis, segments, self.rotation, threads))
         return with_blocks(plan, layer, calibration, threads, wanted, self.blocks)
 
-    def again(self, plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
-        if calibration is not None or plan.codes is None:
-            return self.plan(layer, calibration, threads, wanted)
-        codes = codes_of(layer, basis_for(layer, None), uniform(layer), self.rotation, threads)
-        return Plan(codes=codes)
-
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
         """Of all rows, everything is proved."""
         delta = 0.0 if plan.codes is None else wanted.delta
