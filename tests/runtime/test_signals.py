@@ -78,8 +78,8 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 SOON = 0.2
 """Seconds of processor time of each thread from the signal to the exception, and by the clock where a processor is free: calls
 ask every tenth of a second, at a turn of the work that threads share. A whole call here takes many times that."""
-CASCADE = [("codes", verb) for verb in ("topk", "lse", "sample")]
-CALLS = [("full", "topk"), ("full", "log_prob"), *CASCADE, ("adaptive", "topk")]
+CODES = [("codes", verb) for verb in ("topk", "lse", "sample")]
+CALLS = [("full", "topk"), ("full", "log_prob"), *CODES, ("adaptive", "topk")]
 
 
 @pytest.mark.one_of("threads")

@@ -27,9 +27,9 @@ LONG = 0.016
 def repeated(found: Found, case: Case, engine: Any, thrown: Thrown, options: Any, facts: Truth, masks: Any) -> None:
     """The same rows in other batches, threads and files are the same answers; those of other levels are right, too."""
     layer, hidden = thrown.layer, thrown.hidden
-    if case.batch >= 8 and case.vocab * case.dim >= 500_000 and not case.looks and _matrix(engine):
+    if case.batch >= 8 and case.vocab * case.dim >= 500_000 and _matrix(engine):
         found.ratio = ratio(engine, hl.compile(layer, "full", eps=case.eps, threads=case.threads), hidden, case.k)
-    if engine.promise.delta_ids > 0 or engine.name in WITHOUT_PROMISE:
+    if engine.name in WITHOUT_PROMISE:
         return
     shared = masks if not masks or np.ndim(next(iter(masks.values()))) == 1 else {}
     if not shared and masks:

@@ -41,13 +41,12 @@ BIASES = ("none", "plain", "large")
 CALIBRATIONS = ("none", "good", "alien", "zeros", "equal", "one row", "far larger", "far smaller")
 METHODS = {
     "full": ({},),
-    "codes": ({}, {"blocks": True}),
+    "codes": ({}, {"bits": 2.5}, {"blocks": True}),
     "svd": ({},),
     "auto": ({},),
     "shards": ({},),
     **dict.fromkeys(MAKERS, ({},)),
-    **dict.fromkeys(("blocks", "experts", "mixture"), ({}, {"parts": "full"}, {"parts": "codes"})),
-}  # fmt: skip
+}
 OFTEN = {"codes": 14, "auto": 4, "mixture": 3}
 LARGE_TREE = 20_011
 """Classes beyond which a structured layer is not thrown: its distribution in float64 is walked, not multiplied."""
@@ -74,8 +73,6 @@ class Case:
     mask: str
     k: int
     threads: int
-    looks: bool
-    """Batches of a small layer are looked at as large layers are, not read densely."""
 
 
 def draw(number: int) -> Case:
@@ -110,7 +107,7 @@ def _any(number: int, rng: np.random.Generator) -> Case:
     options = dict(one(METHODS[method]))
     if method in MAKERS:
         vocab = min(vocab, LARGE_TREE)
-    calibration = one(CALIBRATIONS, [8, 6, 2, 1, 1, 1, 1, 1]) if method in ("codes", "auto", "mixture") else "none"
+    calibration = one(CALIBRATIONS, [8, 6, 2, 1, 1, 1, 1, 1]) if method in ("codes", "auto") else "none"
     eps, delta = one([0.01, 0.1, 1e-4, math.inf], [6, 3, 1, 2]), one([1e-6, 1e-3, 0.05, 0.0], [2, 2, 3, 3])
     if "blocks" in options and rng.random() < 0.5:
         eps = math.inf  # ids alone: what blocks are for
@@ -118,7 +115,7 @@ def _any(number: int, rng: np.random.Generator) -> Case:
         number, vocab, dim, batch, float(spread), one(SPECTRA), one([*DTYPES]), one(BIASES, [3, 2, 1]),
         one([*LINKS], [8, 1, 1, 1, 1]), method, options, calibration, float(eps), float(delta),
         one(["none", "few", "most", "by row", "exclude"], [6, 1, 1, 1, 1]), int(min(vocab, one([1, 5, 10, 100], [3, 4, 3, 1]))),
-        one([1, 2, 3], [3, 3, 1]), bool(rng.random() < 0.7),
+        one([1, 2, 3], [3, 3, 1]),
     )  # fmt: skip
 
 
@@ -219,8 +216,7 @@ def compiled(case: Case, layer: Any, options: Any, threads: int | None = None) -
     """The case's engine: for shards, three over a third of the classes each."""
 
     def one(part: Any, method: str, asked: Any) -> Any:
-        engine = hl.compile(part, method, threads=threads or case.threads, **asked)
-        return engine.reading_densely(math.inf) if case.looks and (engine.plan.levels or engine.plan.arrays) else engine
+        return hl.compile(part, method, threads=threads or case.threads, **asked)
 
     if case.method in MAKERS:
         return hl.compile(layer, case.method, threads=threads or case.threads, **options)

@@ -39,7 +39,7 @@ def recommender(number: int, vocab: int = VOCAB, dim: int = DIM) -> Case | None:
         return None
     k = case.k if case.k < vocab else 10
     return replace(
-        case, vocab=vocab, dim=dim, batch=BATCHES[number % 2], spectrum="long tail", mask="none", k=min(k, 100), looks=False,
+        case, vocab=vocab, dim=dim, batch=BATCHES[number % 2], spectrum="long tail", mask="none", k=min(k, 100),
         threads=1,
     )  # fmt: skip
 
