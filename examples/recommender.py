@@ -54,7 +54,7 @@ def main(users: int = 1000, items: int = 20_000, each: int = 20, dim: int = 32, 
     seen, held = chosen[:, 1:], chosen[:, 0]
     user, item = factors(seen, items, dim)
     layer = hl.Layer(item.astype(np.float32))  # one row an item; a bias per item would go in bias=
-    engine = hl.compile(layer, calibration=user[:512])
+    engine = hl.compile(layer, delta=0.0, calibration=user[:512])
     top = engine.topk(user, k=k, eps=np.inf, exclude=seen)  # each user's own list is left out, before anything is ranked
     assert not (top.ids[:, :, None] == seen[:, None]).any() and top.proved.all()
     scores = user @ item.astype(np.float32).T.astype(np.float64)

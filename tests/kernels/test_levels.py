@@ -33,7 +33,7 @@ VOCAB, DIM = 1200, 40
 # name: (dtype of the weights, method, options)
 ENGINES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "full": (np.float32, "full", {}),
-    "int8": (np.float32, "codes", {}),
+    "codes": (np.float32, "codes", {}),
     "float16": (np.float16, "codes", {}),
     "proved": (ml_dtypes.bfloat16, "codes", {"delta": 0.0}),
     "linked": (np.float32, "codes", {"link": hl.SoftCap(20.0)}),
@@ -129,7 +129,7 @@ def test_ids_proofs_and_samples_are_those_of_x86(name: str, level: str, monkeypa
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", ["int8", "tree", "mixture"])
+@pytest.mark.parametrize("name", ["codes", "tree", "mixture"])
 def test_a_forced_level_is_what_runs(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     engine, hidden = either(name)
@@ -144,7 +144,7 @@ def test_a_level_that_this_processor_lacks_is_refused(monkeypatch: pytest.Monkey
     for level in lacking:
         monkeypatch.setenv("HEADLONG_ISA", level)
         with pytest.raises(hl.errors.HeadlongError, match=f"{level}.*choose from numpy, portable, generic"):
-            compiled("int8")
+            compiled("codes")
 
 
 def test_what_this_machine_is_expected_to_have() -> None:
