@@ -18,9 +18,9 @@ from headlong.promise import Promise
 
 LEAST_VOCAB, LEAST_NUMBERS = 2048, 1 << 18
 """Layers below are read in some microseconds in any way."""
-UNTIMED, MOST_DIM, WIDE = 1 << 22, 4096, 16
-"""Without calibration vectors: weights from which on codes are made; coordinates up to which; and classes a coordinate, for a
-query's rotation to be a small part of what it reads."""
+UNTIMED, WIDE, MOST_DIM = 1 << 22, (4, 16), 4096
+"""Without calibration vectors: weights from which on codes are made where normalisers are promised; classes a coordinate, for a
+query's rotation to be a small part of what it reads, for ids alone and for normalisers; and coordinates up to which."""
 
 
 def choose(layer: Layer, wanted: Promise, calibrated: bool) -> tuple[str, str]:
@@ -34,8 +34,9 @@ def choose(layer: Layer, wanted: Promise, calibrated: bool) -> tuple[str, str]:
         return "codes", f"{size:,} weights"
     if wanted.delta == 0 and math.isfinite(wanted.eps):
         return "full", "proved log-probabilities take all rows, unless calibration vectors show otherwise"
-    if size < UNTIMED:
+    sums = math.isfinite(wanted.eps)
+    if sums and size < UNTIMED:
         return "full", f"{size:,} weights, fewer than {UNTIMED:,}, and no calibration vectors to time codes on"
-    if layer.dim > MOST_DIM or layer.vocab < WIDE * layer.dim:
+    if layer.dim > MOST_DIM or layer.vocab < WIDE[sums] * layer.dim:
         return "full", f"{layer.vocab:,} classes of {layer.dim} coordinates: rotating a query takes too long"
     return "codes", f"{size:,} weights: a code of eight bits for each"
