@@ -296,14 +296,6 @@ class Engine(Changeable, Common):
         parts = self.layer, chosen, plan, self.norms, chosen.promise(wanted, plan)
         return Engine(*parts, threads=self._threads, seed=self.seed, reason=reason, stamp=self._stamp, watch=self._watch)
 
-    def _alone(self) -> Engine:
-        """The same engine for a thread that takes no others to help."""
-        return self._by(self.plan, 1, self.reason)
-
-    def _by(self, plan: Plan, threads: int | None, reason: str) -> Engine:
-        parts = self.layer, self.method, plan, self.norms, self.promise
-        return Engine(*parts, threads=threads, seed=self.seed, reason=reason, stamp=self._stamp, watch=self._watch)
-
     def __repr__(self) -> str:
         layer, plan = self.layer, self.plan
         looks = 0 if plan.codes is None else plan.codes.tiles.nbytes

@@ -52,7 +52,6 @@ class MixtureParts:
         self._projection = reading(Layer(layer.project, layer.offset), Full(), Promise(np.inf, 0.0, 0.0)).executor
         self._cells = np.arange(len(layer.project)).reshape(layer.components, layer.latent)
         self._row_bytes = layer.latent * layer.matrix.weight.itemsize
-        self.mixes = layer.components > 1 and not layer.pooled
         self.part: Engine = reading(layer.matrix, Full(), Promise(0.01, 0.0, 0.0), threads=threads, seed=seed)
         self._fixed, self._per_size = self._roundings()
 
