@@ -35,12 +35,6 @@ SHARING = ("moc", "mos")
 SHAPES = [(1, 2), (3, 7), (16, 65), (33, 257)]
 
 
-
-
-
-
-
-
 def compiled(case: Case, **options: Any) -> StructuredEngine:
     return hl.compile(case.layer, delta=0.0, threads=1, **options)
 
@@ -288,5 +282,3 @@ def test_autocast_gives_a_float32_loss_near_the_plain_one(kind: str) -> None:
     assert out.loss.dtype == out.output.dtype == torch.float32
     torch.testing.assert_close(out.loss, plain.loss, atol=0.1, rtol=0.05)
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in case.head.parameters())
-
-
