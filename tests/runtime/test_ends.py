@@ -32,7 +32,7 @@ def right(engine, some):
 """
 
 ADAPTING = LAYER + """
-engine = hl.compile(layer, "codes", adapt=True, threads=2)
+engine = hl.compile(layer, "codes", delta=0.0, adapt=True, threads=2)
 engine.topk(rows[:1024], 3)
 assert "compiling" in engine.reason, engine.reason
 """
@@ -61,7 +61,7 @@ def watched(self, queries):
     imported.append(set(sys.modules) - before)
 
 Adapting._compile = watched
-engine = hl.compile(layer, "codes", adapt=True, threads=2)
+engine = hl.compile(layer, "codes", delta=0.0, adapt=True, threads=2)
 engine.topk(rows[:1024], 3)
 engine.wait()
 assert engine.adapted == 1 and imported == [set()], imported  # a child that is forked meanwhile would wait for it for ever
@@ -143,17 +143,17 @@ def send():
     signal.raise_signal(signal.SIGINT)
 
 start = time.process_time()
-hl.compile(layer, "codes", threads=1, **options)
+hl.compile(layer, "codes", delta=0.0, threads=1, **options)
 whole = time.process_time() - start
 threading.Timer(0.3 * whole, send).start()
 try:
     for _ in range(50):
-        hl.compile(layer, "codes", threads=1, **options)
+        hl.compile(layer, "codes", delta=0.0, threads=1, **options)
 except KeyboardInterrupt:
     print(time.process_time() - sent[0], whole)
 else:
     sys.exit("not interrupted")
-assert right(hl.compile(layer, "codes", threads=1, **options), rows[:3])
+assert right(hl.compile(layer, "codes", delta=0.0, threads=1, **options), rows[:3])
 """
 
 
