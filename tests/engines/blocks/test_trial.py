@@ -111,7 +111,6 @@ def test_calibrated_blocks_are_on_trial_when_other_queries_come() -> None:
     for at in range(2 * SELDOM):
         engine.topk(easy[at % len(easy)][None], K)
     assert engine.topk(easy[:1], K).cost.bytes[0] < few / 2
-    assert always.topk(hard[:1], K).cost.bytes[0] > few
 
 
 def test_nobody_builds_them_unasked_elsewhere() -> None:
