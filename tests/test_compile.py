@@ -10,7 +10,7 @@ import pytest
 
 import headlong as hl
 from headlong import native
-from headlong.engines.method_choice import LEAST_NUMBERS, MOST_DIM, UNTIMED, WIDE, choose
+from headlong.engines.method_choice import LEAST_NUMBERS, MOST_DIM, UNTIMED, choose
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
@@ -24,7 +24,7 @@ def test_auto_is_one_predicate_with_a_reason() -> None:
     bet, proof, ids = hl.Promise(0.01, 0.001, 0.001), hl.Promise(0.01, 0.0, 0.0), hl.Promise(math.inf, 0.0, 0.0)
     small = hl.Layer(np.ones((LEAST_NUMBERS // 64 - 1, 64), np.float16))
     middling, large = (hl.Layer(np.ones((size // 64, 64), np.float16)) for size in (LEAST_NUMBERS, UNTIMED))
-    tall, wide = hl.Layer(np.ones((4096, 4096 // WIDE * 2), np.float16)), hl.Layer(np.ones((2048, MOST_DIM + 1), np.float16))
+    tall, wide = (hl.Layer(np.ones(shape, np.float16)) for shape in ((8192, 1024), (4 * MOST_DIM + 4, MOST_DIM + 1)))
     uncoded = hl.Layer(np.zeros((UNTIMED // 64, 64), np.float16))
     for layer, wanted, calibrated, method, why in (
         (small, bet, True, "full", "read in no time"),
@@ -34,8 +34,11 @@ def test_auto_is_one_predicate_with_a_reason() -> None:
         (large, ids, False, "codes", "eight bits"),
         (large, proof, False, "full", "proved log-probabilities take all rows"),
         (large, proof, True, "codes", "weights"),
+        (middling, ids, False, "codes", "eight bits"),
         (tall, bet, True, "codes", "weights"),
-        (wide, bet, False, "full", "rotating a query takes too long"),
+        (tall, bet, False, "full", "rotating a query takes too long"),
+        (tall, ids, False, "codes", "eight bits"),
+        (wide, ids, False, "full", "rotating a query takes too long"),
         (uncoded, bet, True, "full", "leave float32"),
     ):
         found = choose(layer, wanted, calibrated)

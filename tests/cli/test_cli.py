@@ -120,7 +120,7 @@ def test_compile_can_leave_the_layer_out(files: Path) -> None:
 def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
     page = files / "inspect.html"
     said = call("inspect", files / "layer.safetensors", files / "h.npy", "--html", page)
-    for part in ("row norm", "int8 interval, nats", "rows scored for a proved top 10", "Singular values", "What would help"):
+    for part in ("row norm", "interval of a code, nats", "rows scored for a proved top 10", "Singular values", "What would help"):
         assert part in said
     assert "<svg" in page.read_text(encoding="utf-8")
     facts = json.loads(call("inspect", files / "layer.safetensors", "--json"))
@@ -359,7 +359,7 @@ def test_numbers_near_the_end_of_float32_pass_without_a_warning(files: Path) -> 
     hl.Layer(weight * np.float32(1e37)).save(files / "huge.safetensors")
     np.save(files / "far.npy", hidden.astype(np.float64) * 1e300)
     np.save(files / "one.npy", hidden[0])
-    assert json.loads(call("inspect", files / "huge.safetensors", "--json"))["int8_widths"][-1] > 1e30
+    assert json.loads(call("inspect", files / "huge.safetensors", "--json"))["row_norms"][-1] > 1e37
     assert "beyond float32's range" in fails("inspect", files / "layer.safetensors", files / "far.npy")
     assert "beyond float32's range" in fails("bench", files / "layer.safetensors", files / "far.npy")
     call("compile", files / "layer.safetensors", "-o", files / "e", "--method", "codes", "--calibration", files / "one.npy")

@@ -214,16 +214,15 @@ def test_layers_that_contradict_themselves_are_refused() -> None:
         ExpertsLayer(gate, weight, ids.astype(np.float32), starts, 5)
 
 
-@pytest.mark.parametrize("parts", ["full", "codes"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_sparse_experts_answer_for_their_own_classes(parts: str, bias: bool) -> None:
+def test_sparse_experts_answer_for_their_own_classes(bias: bool) -> None:
     head = sparse(experts=5, vocab=700, dim=16, bias=bias)
     hidden = torch.randn(40, 16)
     with torch.no_grad():
         exact = head.double().log_prob(hidden.double()).numpy()
         head.float()
     layer = head.to_layer()
-    engine = hl.compile(layer, delta=0.0, threads=1, parts=parts)
+    engine = hl.compile(layer, delta=0.0, threads=1)
     assert (engine.route(hidden.numpy()) == head.route(head.read(hidden)).best.numpy()).all()
     k = int(layer.sizes.max())
     top = engine.topk(hidden.double().numpy(), k=k, eps=1e-9)

@@ -85,8 +85,8 @@ def contestants(made: Shape, threads: int) -> list[Contestant]:
     engines: dict[str, Any] = {
         "full, here": compile_layer(layer, "full", threads=threads),
         "svd-10": compile_layer(layer, "svd", threads=threads, width=WIDTH, rows=round(made.vocab / 10)),
-        "d-softmax": compile_layer(blocks(layer), threads=threads, parts="full"),
-        "ds-64": compile_layer(experts(made, rng), threads=threads, parts="full"),
+        "d-softmax": compile_layer(blocks(layer), threads=threads),
+        "ds-64": compile_layer(experts(made, rng), threads=threads),
     }
     full = rivals.contestant("torch fp32", layer, K, threads)
     return [replace(full, name="full"), *(_contestant(name, engine) for name, engine in engines.items())]
