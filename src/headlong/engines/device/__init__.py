@@ -5,6 +5,5 @@ calls     what a call brings, checked by shapes alone
 matrix    a layer there: a scan of its rows or its int8 codes, exact rows, Gumbels, the link
 codes     int8 codes of rows, each with a bound on its error
 engine    the verbs: a scan leaves candidates, their rows decide, what is still open is read in float64
-svd       SVD-softmax as published
 build     from a layer to an engine
 """
