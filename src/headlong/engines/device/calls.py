@@ -110,14 +110,9 @@ def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:
 
 def answered(answer: Answer, form: Form) -> Answer:
     """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device."""
-    return answer if form.kind == "torch" else _in_numpy(answer)
-
-
-def _in_numpy(answer: Any) -> Any:
-    return type(answer)(*(_as_numpy(part) for part in answer[:]))
-
-
-def _as_numpy(part: Any) -> Any:
-    if isinstance(part, tuple):
-        return _in_numpy(part)
-    return part.cpu().numpy() if hasattr(part, "cpu") else part
+    given: Any = answer
+    if form.kind != "torch" and isinstance(given, tuple):
+        answer = type(given)(*(answered(part, form) for part in given[:]))
+    elif form.kind != "torch" and hasattr(given, "cpu"):
+        answer = given.cpu().numpy()
+    return answer
