@@ -110,9 +110,9 @@ def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:
 
 def answered(answer: Answer, form: Form) -> Answer:
     """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device."""
-    given: Any = answer
-    if form.kind != "torch" and isinstance(given, tuple):
-        answer = type(given)(*(answered(part, form) for part in given[:]))
-    elif form.kind != "torch" and hasattr(given, "cpu"):
-        answer = given.cpu().numpy()
-    return answer
+    found: Any = answer
+    if form.kind != "torch" and isinstance(found, tuple):
+        found = type(answer)(*(answered(part, form) for part in found[:]))
+    elif form.kind != "torch" and hasattr(found, "cpu"):
+        found = found.cpu().numpy()
+    return found  # type: ignore[no-any-return]
