@@ -82,15 +82,10 @@ class Head:
         self.cost = top.cost
         return np.asarray(top.ids), self._exponents(top.logits)
 
-    def best_and_mass(self, hidden: Any, k: int, **limits: Any) -> tuple[Ids, Doubles, Doubles, Doubles]:
-        """Those, the log of the sum of exp(x) over all classes, and how far that can be off."""
-        top = self.engine.topk(hidden, k=min(k, self.vocab), **limits)
-        self.cost = top.cost
-        return np.asarray(top.ids), self._exponents(top.logits), np.asarray(top.lse), np.asarray(top.error)
-
-    def mass(self, hidden: Any, eps: float, **limits: Any) -> float:
-        """Of one row: the log of the sum of exp(x) over all classes, within ``eps``."""
-        return float(self.engine.lse(hidden, eps=eps, **limits).lse[0])
+    def mass(self, hidden: Any, eps: float, **limits: Any) -> tuple[float, float]:
+        """Of one row: the log of the sum of exp(x) over all classes, and how far it can be off, ``eps`` at most."""
+        found = self.engine.lse(hidden, eps=eps, **limits)
+        return float(found.lse[0]), float(found.error[0])
 
     def of(self, hidden: Any, ids: Ids) -> Doubles:
         """The exponents of given classes of one row: their rows alone are read."""
