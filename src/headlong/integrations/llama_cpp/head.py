@@ -56,7 +56,7 @@ def segments(dim: int) -> tuple[tuple[int, int, int], ...]:
     A step reads the codes from memory, not from caches: bytes decide. Next to all questions are for ids and draws, which four
     bits settle; the first directions make normalisers narrow, too.
     """
-    lead = dim // 8 // BLOCK * BLOCK
+    lead = max(BLOCK, dim // 8 // BLOCK * BLOCK)
     parts = -(-(dim - lead) // TURNED)
     edges = [lead + (dim - lead) * part // parts // BLOCK * BLOCK for part in range(parts)] + [dim]
     return ((0, lead, 8), *((start, stop, 4) for start, stop in pairwise(edges)))
