@@ -280,7 +280,7 @@ def host_team() -> str:
     return "\n".join([*lines, "", said])
 
 
-GPU_ENGINES = ("full", "cascade, ids only")
+GPU_ENGINES = ("full", "cascade, ids only", "svd")
 
 
 def on_a_gpu() -> str:

@@ -16,7 +16,7 @@ import headlong as hl
 from headlong.compile import BUILT_IN, STRUCTURED
 from headlong.engines.changed import Changed
 from headlong.engines.contract import AnyEngine
-from headlong.engines.device.build import METHODS as ON_DEVICE
+from headlong.engines.device.build import OPTIONS
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.method import METHODS, option_names
 from headlong.engines.shards import here
@@ -49,7 +49,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "shards": shards,
     "changed": changed,
     "adapting": lambda: hl.compile(matrix(), "cascade", adapt=True),
-    **{f"device {name}": lambda name=name: hl.compile(matrix(), name, device="interpreter") for name in ON_DEVICE},  # type: ignore[misc]
+    **{f"device {name}": lambda name=name: hl.compile(matrix(), name, device="interpreter") for name in OPTIONS},  # type: ignore[misc]
 }
 ON_ONE_MATRIX = {method.name for method in BUILT_IN}
 
@@ -70,7 +70,7 @@ def hidden() -> np.ndarray:
 
 
 def test_the_suite_covers_every_kind() -> None:
-    placed = {f"device {name}" for name in ON_DEVICE}
+    placed = {f"device {name}" for name in OPTIONS}
     assert {kind.kind for kind in STRUCTURED} | {method.name for method in BUILT_IN} | placed <= set(MAKERS)
 
 
@@ -87,7 +87,7 @@ def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarra
     assert isinstance(engine, AnyEngine)
     assert engine.name in repr(engine) and engine.reason and isinstance(engine.promise, hl.Promise)
     record = METHODS[engine.name] if engine.name in METHODS else ENGINES[engine.name].Options
-    expected = [] if isinstance(engine, DeviceEngine) else option_names(record)
+    expected = list(OPTIONS[engine.name]) if isinstance(engine, DeviceEngine) else option_names(record)
     assert list(engine.options) == expected and "aim" not in engine.options
     assert str(engine.promise) in repr(engine)
     assert (engine.layer.vocab, engine.layer.dim) == (VOCAB, DIM)

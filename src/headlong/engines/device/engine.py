@@ -72,14 +72,17 @@ class DeviceEngine(Bounded):
 
     may_be_shard = True
 
-    def __init__(self, matrix: DeviceMatrix, name: str, promise: Promise, *, place: str, seed: int, reason: str) -> None:
+    def __init__(
+        self, matrix: DeviceMatrix, name: str, promise: Promise, *,
+        place: str, options: dict[str, Any], seed: int, reason: str,
+    ) -> None:  # fmt: skip
         self.matrix, self.name, self.promise, self.place = matrix, name, promise, place
-        self.layer, self.seed, self.reason = matrix.layer, seed, reason
+        self.layer, self.seed, self.reason, self._options = matrix.layer, seed, reason, options
 
     @property
     def options(self) -> dict[str, Any]:
-        """No method has any here."""
-        return {}
+        """As compiled: those that were given, and the others' defaults."""
+        return dict(self._options)
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
