@@ -396,6 +396,7 @@ class Adaptive {
                         (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch)), "mask must be [1 or batch, vocab]");
         check(k >= 1 && k <= vocab, "k must be in 1..vocab");
         const auto& [eps, delta, warm, arm, sum, published, widths] = rules;
+        const double* width = widths.data();  // C++17 captures no structured binding
         check(eps > 0 && delta > 0 && static_cast<int64_t>(widths.size()) == batch, "eps, delta > 0; one width a query");
         std::vector<Found> answers(batch);
         std::vector<float> kept(estimates ? batch * vocab : 0);
@@ -407,7 +408,7 @@ class Adaptive {
             run_parallel(apart ? threads : 1, [&](int) {
                 for (int64_t q = next++; q < batch; q = next++) {
                     Rules own = shared;
-                    own.width = widths.data()[q];
+                    own.width = width[q];
                     const uint8_t* allowed = mask ? mask->data() + (mask->shape(0) == 1 ? 0 : q * vocab) : nullptr;
                     Search one(layer_, own, allowed, hidden.data() + q * layer_.dim, seed, keys.data()[q], apart ? 1 : threads);
                     answers[q] = one.answer(estimates ? &kept[q * vocab] : nullptr);

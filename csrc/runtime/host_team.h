@@ -14,8 +14,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <string>
+
+#include "runtime/text_file.h"
 
 namespace headlong {
 
@@ -64,8 +65,7 @@ class HostTeam {
     // (PF_FORKNOEXEC), whoever forked it and before whatever was imported.
     static bool is_forked() {
 #if defined(__linux__)
-        std::string text;
-        std::getline(std::ifstream("/proc/self/stat"), text);
+        const std::string text = text_of("/proc/self/stat");
         const size_t name = text.rfind(')');
         unsigned long flags = 0x40;
         if (name != std::string::npos) std::sscanf(text.c_str() + name, ") %*c %*d %*d %*d %*d %*d %lu", &flags);

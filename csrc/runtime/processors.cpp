@@ -9,35 +9,32 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <thread>
+
+#include "runtime/text_file.h"
 
 namespace headlong {
 namespace {
 
 constexpr int kMostThreads = 1024;
 
-// quota / period, rounded up; 0 for no limit.
-int share(double quota, double period) {
+// quota / period, rounded up; 0 for no limit, or where the text is not two numbers.
+int share(const std::string& numbers) {
+    double quota = 0, period = 0;
+    std::sscanf(numbers.c_str(), "%lf %lf", &quota, &period);
     return quota > 0 && period > 0 ? std::max(1, static_cast<int>(std::ceil(std::min(quota / period, 1e6)))) : 0;
 }
 
 int tighter(int a, int b) { return a == 0 ? b : b == 0 ? a : std::min(a, b); }
 
 // Version 2: "max 100000" or "150000 100000".
-int of_group(const std::string& folder) {
-    std::ifstream file(folder + "/cpu.max");
-    double quota = 0, period = 0;
-    return file >> quota >> period ? share(quota, period) : 0;
-}
+int of_group(const std::string& folder) { return share(text_of(folder + "/cpu.max")); }
 
 // Version 1: two files, a quota of -1 for no limit.
 int of_old_group(const std::string& folder) {
-    std::ifstream first(folder + "/cpu.cfs_quota_us"), second(folder + "/cpu.cfs_period_us");
-    double quota = 0, period = 0;
-    return first >> quota && second >> period ? share(quota, period) : 0;
+    return share(text_of(folder + "/cpu.cfs_quota_us") + " " + text_of(folder + "/cpu.cfs_period_us"));
 }
 
 // The tightest of a group and those that hold it. A container may see its own group as the root of all.
@@ -70,17 +67,17 @@ int thread_number(const char* text, char end) {
 }  // namespace
 
 int processors_of_groups(const std::string& root) {
-    std::ifstream file(root + "/proc/self/cgroup");
+    const std::string text = text_of(root + "/proc/self/cgroup");
     const std::string mount = root + "/sys/fs/cgroup";
     int least = 0;
-    for (std::string line; std::getline(file, line);) {  // number:controllers:path
+    for (size_t start = 0, end; start < text.size(); start = end + 1) {
+        end = std::min(text.find('\n', start), text.size());
+        const std::string line = text.substr(start, end - start);  // number:controllers:path
         const size_t one = line.find(':'), two = line.find(':', one + 1);
         if (one == std::string::npos || two == std::string::npos || two + 1 >= line.size() || line[two + 1] != '/') continue;
-        const std::string path = line.substr(two + 1), names = line.substr(one + 1, two - one - 1);
-        if (names.empty()) least = tighter(least, of_path(mount, path, of_group));
-        std::istringstream each(names);
-        for (std::string name; std::getline(each, name, ',');)
-            if (name == "cpu") least = tighter(least, of_path(mount + "/cpu", path, of_old_group));
+        const std::string path = line.substr(two + 1), names = "," + line.substr(one + 1, two - one - 1) + ",";
+        if (names == ",,") least = tighter(least, of_path(mount, path, of_group));
+        if (names.find(",cpu,") != std::string::npos) least = tighter(least, of_path(mount + "/cpu", path, of_old_group));
     }
     return least;
 }

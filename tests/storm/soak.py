@@ -6,8 +6,9 @@
 
 Every answer is compared with float64's. Resident memory is looked at from the second quarter on, when every engine has been
 loaded by every thread: what is used at the end may exceed it by a tenth and 64 MiB. Beside the engines that each thread loads
-and drops, all of them share some that adapt to their queries, and now and then begin anew. Seconds are those in which the
-process ran: one that is stopped for a while goes on where it was. The record is written once a minute.
+and drops, all of them share some that adapt to their queries, and now and then begin anew. With ``--torch`` PyTorch computes
+products all the while in a thread of its own, whose team changes its size; they are compared, too. Seconds are those in which
+the process ran: one that is stopped for a while goes on where it was. The record is written once a minute.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ AT_ONCE = 12
 class Soak:
     def __init__(self, folder: Path, seconds: float, threads: int) -> None:
         self.threads = threads
-        self.seconds, self.calls, self.forks, self.plans = seconds, 0, 0, 0
+        self.seconds, self.calls, self.forks, self.plans, self.products = seconds, 0, 0, 0, 0
         self.faults: list[str] = []
         self.commit = commit()
         self.memory: list[int] = []
@@ -141,6 +142,19 @@ class Soak:
                 with self.lock:
                     self.faults.append(f"{type(error).__name__}: {error}"[:300])
 
+    def beside(self) -> None:
+        """PyTorch's products, on one to three threads: each entry is the sum of 600 ones."""
+        import torch
+
+        ones = torch.ones(600, 600)
+        while self.left > 0:
+            torch.set_num_threads(1 + self.products % 3)
+            right = bool((ones @ ones == 600).all())
+            with self.lock:
+                self.products += 1
+                if not right:
+                    self.faults.append("a product of PyTorch")
+
     def chosen(self, number: int, threads: int) -> tuple[Any, int, Oracle]:
         """An engine from a file, or the one that adapts and that all threads share."""
         if number >= len(self.asked):
@@ -201,7 +215,8 @@ class Soak:
         return {
             "version": hl.__version__, "commit": self.commit,
             "seconds": round(self.now), "threads": self.threads, "calls": self.calls,
-            "forks": self.forks, "plans adapted": self.plans + self.adapting.adapted, "faults": self.faults[:20],
+            "forks": self.forks, "products of PyTorch": self.products,
+            "plans adapted": self.plans + self.adapting.adapted, "faults": self.faults[:20],
             "mebibytes": [size >> 20 for size in self.memory],
         }  # fmt: skip
 
@@ -247,12 +262,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600.0)
     parser.add_argument("--threads", type=int, default=THREADS)
     parser.add_argument("--no-forks", action="store_true", help="for the thread sanitizer, in which a forked child hangs")
+    parser.add_argument("--torch", action="store_true", help="PyTorch's operations beside")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         soak = Soak(Path(folder), given.seconds, given.threads)
         threads = [threading.Thread(target=soak.work, args=(seed,)) for seed in range(given.threads)]
         threads += [] if given.no_forks else [threading.Thread(target=soak.fork), threading.Thread(target=soak.reap)]
+        threads += [threading.Thread(target=soak.beside)] if given.torch else []
         for thread in threads:
             thread.start()
         due = 0.0
@@ -272,7 +289,8 @@ def main() -> int:
         soak.faults.append(f"memory grew by {grown >> 20} MiB")
     write(soak, given.json)
     most = max(soak.memory) >> 20
-    print(f"{soak.calls} calls, {soak.forks} forks, {most} MiB, {grown >> 20} grown, faults: {soak.faults[:5]}")
+    counts = f"{soak.calls} calls, {soak.forks} forks, {soak.products} products of PyTorch"
+    print(f"{counts}, {most} MiB, {grown >> 20} grown, faults: {soak.faults[:5]}")
     return 1 if soak.faults else 0
 
 

@@ -10,15 +10,13 @@ Gradients are made on the way forward, as ``linear_cross_entropy`` makes them, s
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from headlong.errors import InputError
-from headlong.heads import twice
+from headlong.heads.base import refuse_graph
 
 Gradients = tuple[Tensor, Tensor, Tensor | None]
 
@@ -26,7 +24,7 @@ Gradients = tuple[Tensor, Tensor, Tensor | None]
 class AutocastCrossEntropy(torch.autograd.Function):
     """``apply(hidden [N, dim], weight [vocab, dim], bias [vocab] or None, target [N], rows, kind) -> loss``, a scalar.
 
-    ``kind`` is the type of the products. Backward once, or twice over; gradients have the types of their tensors.
+    ``kind`` is the type of the products. Backward once; gradients have the types of their tensors.
     """
 
     @staticmethod
@@ -34,16 +32,11 @@ class AutocastCrossEntropy(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, rows: int, kind: torch.dtype
     ) -> Tensor:
         loss, ctx.gradients = _pieces(hidden, weight, bias, target, rows, kind)
-        ctx.save_for_backward(hidden, weight, target, *([] if bias is None else [bias]))
-        ctx.kind = kind
         return loss
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        if twice.wanted():
-            hidden, weight, target, *bias = ctx.saved_tensors
-            plainly = partial(_plainly, target, ctx.kind)
-            return *twice.gradients(plainly, [hidden, weight, bias[0] if bias else None], outer[0]), None, None, None
+        refuse_graph()
         gradients: Gradients | None = ctx.gradients
         if gradients is None:
             raise InputError("backward was called twice; expected one call, gradients are not kept: compute the loss again")
@@ -53,11 +46,6 @@ class AutocastCrossEntropy(torch.autograd.Function):
                 if gradient is not None:
                     gradient.mul_(outer[0])
         return (*gradients, None, None, None)
-
-
-def _plainly(target: Tensor, kind: torch.dtype, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    z = functional.linear(hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind))
-    return functional.cross_entropy(z.to(torch.promote_types(kind, torch.float32)), target)
 
 
 def _pieces(

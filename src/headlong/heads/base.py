@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from headlong.errors import DtypeError, IdError, OptionError, ShapeError, named
+from headlong.errors import DtypeError, IdError, OptionError, ShapeError, UnsupportedError, named
 
 
 class HeadOutput:
@@ -160,6 +160,12 @@ class Head(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, vocab={self.vocab}"
+
+
+def refuse_graph() -> None:
+    """In a backward pass that is written by hand: UnsupportedError where its results are to be differentiated again."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise UnsupportedError("these gradients are made once; expected no create_graph=True: a penalty on them is not had")
 
 
 def _kept(target: Tensor, ignored: int) -> Tensor | None:

@@ -7,8 +7,7 @@
     dloss/dlog prior = -r
 
 A piece of logits is turned into its gradient where it lies, by the native kernels (float32 on the CPU) or by PyTorch
-(float64, CUDA, curves that are not lowered). Gradients that are to be differentiated again are those of the same in plain
-PyTorch, all logits at once (``twice.py``). For a mean the gradients are computed on the way forward, from the same
+(float64, CUDA, curves that are not lowered). For a mean the gradients are computed on the way forward, from the same
 logits; for losses row by row they wait for the upstream gradient and compute the logits again. Derived from Yang et al.
 2018, section 4.2 of the mixture; the curve's part is in ``curves.py``.
 """
@@ -20,10 +19,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from headlong import native
-from headlong.heads import twice
+from headlong.heads.base import refuse_graph
 from headlong.heads.curves import Curve
 
 
@@ -76,14 +74,11 @@ class _MeanLoss(torch.autograd.Function):
         upstream = torch.full((count,), 1 / max(1, count), dtype=torch.float64) if wanted else None
         losses, ctx.found = solve(problem, upstream)
         ctx.problem = _plain(problem), upstream
-        ctx.save_for_backward(*given[:4], *given[5:])
         return losses.mean().to(torch.promote_types(problem.weight.dtype, torch.float32))
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if twice.wanted():
-            count = len(ctx.problem[0].target)
-            return _with_graph(ctx, (upstream[0] / max(1, count)).expand(count))
+        refuse_graph()
         found, ctx.found = ctx.found, None  # the only reference: autograd takes the gradients over instead of copying them
         if found is None:  # a second time, for a graph that was retained
             _, found = solve(*ctx.problem)
@@ -98,37 +93,15 @@ class _RowLosses(torch.autograd.Function):
     def forward(ctx: Any, *given: Any) -> Tensor:
         problem: Problem = given[4]
         ctx.problem = _plain(problem), None
-        ctx.save_for_backward(*given[:4], *given[5:])
         losses, _ = solve(ctx.problem[0], None)
         return losses.to(torch.promote_types(problem.weight.dtype, torch.float32))
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if twice.wanted():
-            return _with_graph(ctx, upstream[0])
+        refuse_graph()
         _, found = solve(ctx.problem[0], upstream[0].double())
         assert found is not None
         return _listed(found)
-
-
-def _with_graph(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    problem: Problem = ctx.problem[0]
-    found = twice.gradients(lambda *given: _plainly(problem, *given), ctx.saved_tensors, upstream)
-    return (*found[:4], None, *found[4:])
-
-
-def _plainly(
-    problem: Problem, hidden: Tensor, weight: Tensor, bias: Tensor | None, prior: Tensor | None, *parameters: Tensor
-) -> Tensor:
-    """The losses ``[N]`` as the first lines of this file spell them."""
-    kind, components = problem.kind, 1 if prior is None else prior.shape[1]
-    z = functional.linear(hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind))
-    names = [name for name, _ in problem.curve.named_parameters()]
-    given = (z.to(torch.promote_types(z.dtype, torch.float32)),)
-    f = torch.func.functional_call(problem.curve, dict(zip(names, parameters, strict=True)), given)
-    target = problem.target.repeat_interleave(components)
-    ce = functional.cross_entropy(f, target, reduction="none").view(-1, components)
-    return ce[:, 0] if prior is None else -(prior.to(ce.dtype) - ce).logsumexp(1)
 
 
 def _plain(problem: Problem) -> Problem:

@@ -11,14 +11,14 @@ and the backward pass computes the logits again instead of keeping them. One gro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headlong.heads import twice
+from headlong.heads.base import refuse_graph
 
 
 def grouped_log_prob(
@@ -82,14 +82,13 @@ class _LinearLogProb(torch.autograd.Function):
         d = logits.softmax(1)
         lse = top - d.amax(1).log()
         d.scatter_add_(1, at, d.new_full((), -1).expand_as(at))
-        ctx.save_for_backward(x, weight, d, place, *([] if bias is None else [bias]))
+        ctx.save_for_backward(x, weight, d)
         return chosen[:, 0] - lse
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, d, place, *rest = ctx.saved_tensors
-        if twice.wanted():
-            return *twice.gradients(_chosen(place), [x, weight, rest[0] if rest else None], upstream[0]), None
+        refuse_graph()
+        x, weight, d = ctx.saved_tensors
         g, kind = -upstream[0], weight.dtype
         to_x, to_weight, to_bias, _ = ctx.needs_input_grad
         low = d.to(kind)
@@ -99,11 +98,6 @@ class _LinearLogProb(torch.autograd.Function):
             g @ d if to_bias else None,
             None,
         )
-
-
-def _chosen(place: Tensor) -> Callable[..., Tensor]:
-    """:class:`_LinearLogProb` in PyTorch's own operations."""
-    return lambda x, weight, bias: _logits(x, weight, bias).log_softmax(1).gather(1, place[:, None])[:, 0]
 
 
 def wide(kind: torch.dtype) -> torch.dtype:
@@ -192,27 +186,12 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    refuse_graph()
     hidden, group, place, weight, bias, starts, *rest = ctx.saved_tensors
     projection = rest[0] if rest else None
-    if twice.wanted():
-        to = twice.gradients(_plainly(group, place, starts), [hidden, weight, bias, projection], grad)
-        return to[0], None, None, to[1], to[2], None, to[3]
     found = torch.ops.headlong.grouped_log_prob_backward(grad, hidden, group, place, weight, bias, starts, projection)
     to_hidden, to_weight, to_bias, to_projection = found
     return to_hidden, None, None, to_weight, to_bias, None, None if projection is None else to_projection
-
-
-def _plainly(group: Tensor, place: Tensor, starts: Tensor) -> Callable[..., Tensor]:
-    """The operation in PyTorch's own."""
-
-    def found(hidden: Tensor, weight: Tensor, bias: Tensor, projection: Tensor | None) -> Tensor:
-        out = torch.zeros(len(hidden), dtype=bias.dtype, device=hidden.device)
-        for rows, first, last in _pieces(group, starts):
-            x = hidden[rows] if projection is None else functional.linear(hidden[rows], projection)
-            out = out.index_copy(0, rows, _chosen(place[rows])(x, weight[first:last], bias[first:last]))
-        return out
-
-    return found
 
 
 _forward.register_autograd(_gradients, setup_context=_keep)

@@ -6,7 +6,6 @@ plif         f(y) = delta sum_{j < k} s_j + (y - t_k) s_k,  t_k = -T + k delta t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headlong.errors import OptionError
-from headlong.heads import twice
+from headlong.heads.base import refuse_graph
 from headlong.heads.curves import Curve, checked_gain
 from headlong.links import Link, Table
 
@@ -112,10 +111,8 @@ class PiecewiseLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        refuse_graph()
         logits, slopes = ctx.saved_tensors
-        if twice.wanted():
-            to_logits, to_slopes = twice.gradients(_plainly(ctx.reach), [logits, slopes], upstream[0])
-            return to_logits, to_slopes, None
         g_all, values = upstream[0].reshape(-1), logits.detach().reshape(-1)
         knots, out = len(slopes), torch.empty_like(g_all)
         a, b = (torch.zeros(knots, dtype=torch.float64, device=slopes.device) for _ in range(2))
@@ -128,19 +125,6 @@ class PiecewiseLinear(torch.autograd.Function):
             a += torch.bincount(cell, g.double(), knots)
             b += torch.bincount(cell, moment, knots)
         return out.view_as(logits), _slope_gradient(a, b, 2 * ctx.reach / knots).to(slopes.dtype), None
-
-
-def _plainly(reach: float) -> Callable[..., Tensor]:
-    """:class:`PiecewiseLinear` in PyTorch's own operations."""
-
-    def found(logits: Tensor, slopes: Tensor) -> Tensor:
-        cell, _ = _cells(logits.detach(), len(slopes), reach)
-        delta = 2 * reach / len(slopes)
-        below = delta * (slopes.double().cumsum(0) - slopes.double())
-        into = logits.double() - (cell * delta - reach)
-        return (below[cell] + into * slopes[cell].double()).to(logits.dtype)
-
-    return found
 
 
 def _cells(logits: Tensor, knots: int, reach: float) -> tuple[Tensor, Tensor]:

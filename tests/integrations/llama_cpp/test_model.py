@@ -14,7 +14,7 @@ from headlong.errors import AbsentError, IdError, OptionError, UnsupportedError
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
-from headlong.integrations.llama_cpp import Model  # noqa: E402
+from headlong.integrations.llama_cpp import Model, head  # noqa: E402
 from headlong.integrations.llama_cpp.text import TextBuilder  # noqa: E402
 
 PROMPTS = [[17, 301, 42], [999 - 3, 5, 77, 640, 3, 250], [8], [300, 301, 302, 303]]
@@ -241,3 +241,28 @@ def test_the_engine_is_compiled_once(path: Path, model: Model, monkeypatch: pyte
     monkeypatch.setattr(hl, "compile", lambda *_, **__: pytest.fail("compiled again"))
     with Model(path, cache=path.parent, n_ctx=64, n_threads=1, eps=1e-4) as again:
         assert again.generate(PROMPTS[1], 8, temperature=0) == model.generate(PROMPTS[1], 8, temperature=0)
+
+
+def test_large_heads_have_codes_by_hidden_vectors_of_their_own(
+    path: Path, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "LEAST_DIM", 64)
+    monkeypatch.setattr(head, "LEAST_WEIGHTS", 0)
+    with Model(path, cache=tmp_path, n_ctx=64, n_threads=1, eps=1e-4) as found:
+        assert found.engine.name == "codes" and found.engine.promise.eps == 1e-4
+        expected = model.generate(PROMPTS[1], 20, temperature=0, logprobs=0)
+        made = found.generate(PROMPTS[1], 20, temperature=0, logprobs=0)
+        assert made.ids == expected.ids and max(made.errors) <= 1e-4
+        np.testing.assert_allclose(made.log_probs, expected.log_probs, atol=2e-4)
+        sampled = {"seed": 3, "temperature": 0.7, "top_k": 0}
+        assert found.generate(PROMPTS[1], 20, **sampled).ids == model.generate([PROMPTS[1]], 20, **sampled)[0].ids
+    with Model(path, cache=tmp_path, n_ctx=64, n_threads=1, delta=0) as proved:
+        assert proved.engine.name != "codes" and proved.engine.promise.delta == 0
+
+
+@pytest.mark.parametrize("dim", [256, 576, 640, 1024, 2048, 4096, 300])
+def test_segments_of_codes_follow_one_another(dim: int) -> None:
+    found = head.segments(dim)
+    assert [0, *(stop for _, stop, _ in found)] == [*(start for start, _, _ in found), dim]
+    assert all(stop - start >= head.BLOCK and (stop % head.BLOCK == 0 or stop == dim) for start, stop, _ in found)
+    assert [bits for *_, bits in found] == [8, *[4] * (len(found) - 1)]

@@ -110,14 +110,9 @@ def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:
 
 def answered(answer: Answer, form: Form) -> Answer:
     """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device."""
-    return answer if form.kind == "torch" else _in_numpy(answer)
-
-
-def _in_numpy(answer: Any) -> Any:
-    return type(answer)(*(_as_numpy(part) for part in answer[:]))
-
-
-def _as_numpy(part: Any) -> Any:
-    if isinstance(part, tuple):
-        return _in_numpy(part)
-    return part.cpu().numpy() if hasattr(part, "cpu") else part
+    found: Any = answer
+    if form.kind != "torch" and isinstance(found, tuple):
+        found = type(answer)(*(answered(part, form) for part in found[:]))
+    elif form.kind != "torch" and hasattr(found, "cpu"):
+        found = found.cpu().numpy()
+    return found  # type: ignore[no-any-return]

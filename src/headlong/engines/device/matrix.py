@@ -30,10 +30,10 @@ EXP32 = 2.0**-15
 
 
 class Tiles(NamedTuple):
-    """What one program takes: ``classes`` of a scan (None: by its shape), ``columns`` of a row at a time, exact ``rows`` and
+    """What one program takes: ``classes`` of a scan, ``columns`` of a row at a time, exact ``rows`` and
     columns (``wide``) of them, ``noise`` numbers, ``tiles`` of a row's facts, ``group`` tiles to search for candidates."""
 
-    classes: int | None = None
+    classes: int = 64
     columns: int = 64
     rows: int = 16
     wide: int = 128
@@ -46,20 +46,11 @@ INTERPRETED = Tiles(classes=256, rows=256, wide=64, noise=1024)
 """The interpreter pays for each operation, not for its size."""
 
 
-class Shape(NamedTuple):
-    """Of a scan's programs: ``queries`` that each reads for, ``classes`` of its tile, ``warps``, and ``stages``, the blocks of
-    columns that are on their way at once."""
-
-    queries: int
-    classes: int
-    warps: int
-    stages: int
-
-
-def shape_of(tiles: Tiles, batch: int, widened: bool, sample: bool) -> Shape:
-    """As it was fastest on an H200: one query, or as many as a matrix product takes."""
+def shape_of(batch: int, widened: bool, sample: bool) -> tuple[int, int]:
+    """Queries that a program of a scan reads for, one or as many as a matrix product takes, and blocks of columns on their way
+    at once: as it was fastest on an H200."""
     queries = 1 if batch <= 1 else 16 if batch <= 16 else 64 if widened and not sample else 32
-    return Shape(queries, tiles.classes or 64, 4, 4 if queries > 1 and not (widened or sample) else 3)
+    return queries, 4 if queries > 1 and not (widened or sample) else 3
 
 
 def unit(dim: int, columns: int, product: bool, widened: bool = False) -> float:
@@ -74,11 +65,12 @@ def unit(dim: int, columns: int, product: bool, widened: bool = False) -> float:
 
 
 class Read(NamedTuple):
-    """What a scan leaves: ``high [batch, vocab]``, ``facts [5, batch, tiles]`` of tiles of so many ``classes``."""
+    """What a scan leaves: ``high [batch, vocab]``, ``facts [5, batch, tiles]`` of tiles of ``classes``; ``bytes`` a query."""
 
     high: Tensor
     facts: Tensor
     classes: int
+    bytes: float
 
     @property
     def tiles(self) -> int:
@@ -103,25 +95,21 @@ class Scan:
     def __call__(self, call: Any, *, sample: bool = False) -> Read:
         """``high``: upper ends of ``z``, or of ``f(z) / T + gumbel`` for a ``sample``; a tile's facts: see the kernel."""
         owner, torch, batch, widened = self.owner, self.owner.torch, call.batch, self.widened(call.narrow)
-        shape = shape_of(owner.tiles, batch, widened, sample)
-        product = shape.queries > 1
-        tiles, form = -(-owner.vocab // shape.classes), (product, product and widened)
+        (queries, stages), classes = shape_of(batch, widened, sample), owner.tiles.classes
+        product = queries > 1
+        tiles, form = -(-owner.vocab // classes), (product, product and widened)
         high = torch.empty((batch, owner.vocab), dtype=torch.float32, device=owner.device)
         facts = torch.empty((5, batch, tiles), dtype=torch.float32, device=owner.device)
         if batch:
-            owner.kernels.scan[(-(-batch // shape.queries), tiles)](
+            owner.kernels.scan[(-(-batch // queries), tiles)](
                 self.weight, owner.one if self.scale is None else self.scale, owner.offset, self.slacks[form],
                 call.narrow, call.length, owner.one if call.mask is None else call.mask, owner.link, self.facts[form],
                 call.heat, call.numbers, high, facts, owner.vocab, owner.dim, batch, tiles, call.mask_stride,
                 SCALED=self.scale is not None, BIAS=owner.bias is not None, MASKED=call.mask is not None, KIND=owner.kind,
-                SAMPLE=sample, PRODUCT=product, WIDEN=widened, BLOCK_V=shape.classes, BLOCK_D=owner.tiles.columns,
-                BLOCK_B=shape.queries, STAGES=shape.stages, num_warps=shape.warps,
+                SAMPLE=sample, PRODUCT=product, WIDEN=widened, BLOCK_V=classes, BLOCK_D=owner.tiles.columns,
+                BLOCK_B=queries, STAGES=stages,
             )  # fmt: skip
-        return Read(high, facts, shape.classes)
-
-    def shared(self, batch: int) -> int:
-        """By how many queries a program's rows are read."""
-        return min(max(1, batch), shape_of(self.owner.tiles, batch, False, False).queries)
+        return Read(high, facts, classes, owner.vocab * self.bytes / min(max(1, batch), queries))
 
     def widened(self, x: Tensor) -> bool:
         """Whether products need float32: not where x has 16 bits and so have the rows, or codes, which both types hold. (The

@@ -19,7 +19,7 @@ from headlong.errors import IdError, OptionError
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import Doubles, Head
-from headlong.integrations.llama_cpp.picking import Listed, Row, draw_listed, top
+from headlong.integrations.llama_cpp.picking import FIRST, NOTHING, Listed, Row, draw_listed, kept, top, weighing
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.layers.gguf_file import EMBEDDING, GgufFile
 
@@ -206,7 +206,23 @@ class Decoder:
             )
             return [one.pick(noise[row.number]) for row, one in found]
 
-        return listing if settings.top_k > 0 and not edits else each
+        def keeping(active: list[Progress], hidden: Singles) -> list[int]:
+            lists = [weighing(Listed(*pair, float(pair[1][-1]))) for pair in zip(*head.best(hidden, FIRST), strict=True)]
+            drawn: Any = [NOTHING] * len(active)
+            if not all(kept(one, settings).covered for one in lists):
+                drawn, _ = head.draw(hidden, seed, self._places(active), temperature=settings.temperature)
+            each_one = (Row(head, hidden[at : at + 1], settings, []) for at in range(len(active)))
+            found = zip(each_one, active, lists, drawn, strict=True)
+            return [one.kept_draw(noise[row.number], best, int(token)) for one, row, best, token in found]
+
+        if edits or head.vocab <= FIRST:
+            return each
+        return listing if settings.top_k > 0 else keeping
+
+    def _places(self, active: list[Progress]) -> Any:
+        """Positions of draws: each sequence and each of its tokens has noise of its own."""
+        found = [len(row.generated) * SEQUENCES + row.number for row in active]
+        return found[0] if len(found) == 1 else np.array(found)
 
     def _drawing(self, settings: Settings, seed: int) -> Callable[[list[Progress], Singles], list[int]]:
         """Draws by the engine with all filters: at temperature 1 their order is of no account."""
@@ -214,9 +230,7 @@ class Decoder:
         filters |= {"min_p": settings.min_p} if settings.min_p > 0 else {}
 
         def drawing(active: list[Progress], hidden: Singles) -> list[int]:
-            places = [len(row.generated) * SEQUENCES + row.number for row in active]
-            positions = places[0] if len(places) == 1 else np.array(places)
-            ids, _ = self._head.draw(hidden, seed, positions, temperature=settings.temperature, **filters)
+            ids, _ = self._head.draw(hidden, seed, self._places(active), temperature=settings.temperature, **filters)
             return [int(token) for token in ids]
 
         return drawing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from headlong import Layer
 from headlong.errors import AbsentError, MalformedFileError, OptionError, WrongLayerError
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.body_file import ROWS, body_file, fingerprint
+from headlong.integrations.llama_cpp.calibration import vectors
 from headlong.integrations.llama_cpp.completions import Answers, Piece, Writing, check_options, pieces
 from headlong.integrations.llama_cpp.decoding import SEQUENCES, Decoder, Embedding, Progress
 from headlong.integrations.llama_cpp.families import input_scale
@@ -73,11 +75,12 @@ class Model:
             raise MalformedFileError(f"{model_path} has {self._words.n_vocab()} tokens; its head has {layer.vocab} rows")
         path = body_file(file, cache)
         saved = path.with_name(f"{Path(self.model_path).stem}.{fingerprint(file)}.{eps:g}.{delta:g}.head.safetensors")
-        engine = engine_of(layer, saved, threads, eps, delta)
         self._body = Body(path, fields, verbose)
         embedding = Embedding(file, layer, scale)
         first = list(range(min(ROWS, layer.vocab)))
         self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), np.array(first)), layer.link)
+        own_vectors = partial(vectors, self._body, embedding, self._words.tokenize)
+        engine = engine_of(layer, saved, threads, eps, delta, own_vectors)
         self._decoder = Decoder(self._body, embedding, Head(engine), self._sequences)
         self._files = {"original, mapped": Path(self.model_path), "body, mapped": path, "codes, mapped": saved}
         self.engine = engine

@@ -5,9 +5,9 @@
     drawn from  softmax(x / temperature)  over  {tokens that pass grammar, top_k, top_p, min_p}
 
 Tokens whose ``x`` was moved (penalties, biases) are few and scored exactly; the engine answers for all others, and the two
-are merged. The filters keep a prefix of the tokens in the order of ``x``, which a list of the best decides as soon as it is
-longer than what is kept. Where it is not, a token is drawn from all, and kept if it passes: it nearly always does, and then
-the rest of the list was never needed.
+are merged. The filters keep a prefix of the tokens in the order of ``x``. A token is drawn from all, and kept if it passes. It
+nearly always does, and a list of the best says so: what they weigh together is no more than what all do. Only for a token near
+the border of the nucleus is the mass of all needed, and only after some in vain the whole of what is kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ FIRST, GROWTH = 64, 8
 """How long the first list is, and how much longer each next one."""
 DRAWS = 8
 """Draws from all tokens before the list is made as long as it has to be."""
+NEAR = 0.01
+"""Width of a normaliser that settles most tokens."""
 NONE: Ids = np.empty(0, np.int64)
+NOTHING = -1
+"""No token."""
 SURE = 1e-9
 """Width of a normaliser that settles whether a token on the border of the nucleus is in it."""
 
@@ -40,8 +44,8 @@ class Listed(NamedTuple):
     ids: Ids
     exponents: Doubles
     floor: float = -math.inf
-    low: float = math.nan
-    high: float = math.nan
+    low: float = -math.inf
+    high: float = math.inf
 
 
 class Kept(NamedTuple):
@@ -76,13 +80,14 @@ class Row:
             self._rule_out(self._grammar)
         if settings.top_p >= 1 and settings.min_p <= 0:
             return self._draw(rng)
-        return self._draw_kept(rng)
+        found = self._listed(FIRST)
+        return self.kept_draw(rng, found, NOTHING if kept(found, settings).covered else self._draw(rng))
 
     def _first(self, count: int) -> Listed:
         """At least ``count`` tokens that the grammar accepts, or all."""
         length = count if self._grammar is None else max(count, FIRST)
         while True:
-            found = self._best(length, mass=False)
+            found = self._best(length)
             if self._grammar is not None:
                 accepted = self._grammar.accepts(found.ids)
                 found = found._replace(ids=found.ids[accepted], exponents=found.exponents[accepted])
@@ -98,15 +103,11 @@ class Row:
         self._ids, self._exponents = self._ids[here], self._exponents[here]
         self._others, self._limits = len(others), {"allowed": others}
 
-    def _best(self, count: int, mass: bool) -> Listed:
+    def _best(self, count: int) -> Listed:
         """The moved tokens and the ``count`` best of the others."""
-        ids, exponents, floor, low, high = self._ids, self._exponents, -math.inf, -math.inf, -math.inf
+        ids, exponents, floor = self._ids, self._exponents, -math.inf
         if self._others:
-            if mass:
-                best, values, lse, error = self._head.best_and_mass(self._hidden, count, **self._limits)
-                low, high = float(lse[0] - error[0]), float(lse[0] + error[0])
-            else:
-                best, values = self._head.best(self._hidden, count, **self._limits)
+            best, values = self._head.best(self._hidden, count, **self._limits)
             there = best[0] >= 0
             floor = float(values[0, -1]) if count < self._others else -math.inf
             above = exponents > floor  # of the moved ones, too, a list has none below what it leaves out
@@ -115,13 +116,10 @@ class Row:
             order = np.lexsort((ids, -exponents))
             order = order[exponents[order] > -np.inf]
             ids, exponents = ids[order], exponents[order]
-        return Listed(ids, exponents, floor, *self._with_moved(low, high))
+        return Listed(ids, exponents, floor)
 
-    def _with_moved(self, low: float, high: float) -> tuple[float, float]:
-        if not len(self._ids):
-            return low, high
-        mine = float(np.logaddexp.reduce(self._exponents, initial=-math.inf))
-        return float(np.logaddexp(mine, low)), float(np.logaddexp(mine, high))
+    def _listed(self, count: int) -> Listed:
+        return weighing(self._some(self._best(count)))
 
     def _draw(self, rng: np.random.Generator) -> int:
         """From all tokens."""
@@ -132,19 +130,19 @@ class Row:
             ids, keys = np.append(ids, drawn), np.append(keys, score)
         return int(self._some(Listed(ids, keys)).ids[np.argmax(keys)])
 
-    def _draw_kept(self, rng: np.random.Generator) -> int:
-        """From the tokens that pass top_p and min_p."""
+    def kept_draw(self, rng: np.random.Generator, found: Listed, token: int) -> int:
+        """From the tokens that pass top_p and min_p, the first of which are ``found``; ``token`` was drawn from all, or nothing
+        was because the list covers what is kept."""
         settings = self._settings
-        found = self._some(self._best(FIRST, settings.top_p < 1))
         for _ in range(DRAWS):
-            if kept(found, settings).covered:
-                break
-            token = self._draw(rng)
             while token not in found.ids and not kept(found, settings).covered:
                 found = self._longer(found)
             found = self._settled(found, found.ids == token)
             if (np.flatnonzero(found.ids == token) < kept(found, settings).sure).any():
                 return token
+            if kept(found, settings).covered:
+                break
+            token = self._draw(rng)
         while not kept(found, settings).covered:
             found = self._longer(found)
         keys = found.exponents / settings.temperature + rng.gumbel(size=len(found.ids))
@@ -153,23 +151,41 @@ class Row:
         return int(found.ids[np.argmax(keys[: kept(found, settings).sure])])
 
     def _longer(self, found: Listed) -> Listed:
-        return self._best(len(found.ids) * GROWTH, self._settings.top_p < 1)
+        if found.high == math.inf and self._settings.top_p < 1:  # perhaps it is long enough
+            return self._weighed(found, NEAR)
+        longer = self._listed(len(found.ids) * GROWTH)
+        return longer._replace(low=max(longer.low, found.low), high=found.high)
 
     def _settled(self, found: Listed, at: Doubles) -> Listed:
         """The list with a normaliser that says whether the token ``at`` some place passes."""
-        bounds, place = kept(found, self._settings), np.flatnonzero(at)
-        if not len(place) or not bounds.sure <= place[0] < bounds.possible:
-            return found
+        place = np.flatnonzero(at)
+        for eps in (NEAR, SURE):
+            bounds = kept(found, self._settings)
+            if not len(place) or not bounds.sure <= place[0] < bounds.possible:
+                break
+            found = self._weighed(found, eps)
+        return found
+
+    def _weighed(self, found: Listed, eps: float) -> Listed:
+        """The list with a normaliser within ``eps``; what rounding leaves of the narrowest is no longer told apart."""
         low = high = -math.inf
         if self._others:
-            low = high = self._head.mass(self._hidden, SURE, **self._limits)  # what rounding leaves is no longer told apart
-        low, high = self._with_moved(low, high)
+            lse, error = self._head.mass(self._hidden, eps, **self._limits)
+            low, high = (lse, lse) if eps == SURE else (lse - error, lse + error)
+        if len(self._ids):
+            mine = float(np.logaddexp.reduce(self._exponents, initial=-math.inf))
+            low, high = float(np.logaddexp(mine, low)), float(np.logaddexp(mine, high))
         return found._replace(low=low, high=high)
 
     def _some(self, found: Listed) -> Listed:
         if not len(found.ids) or not np.isfinite(found.exponents).any():
             raise InputError("no token is left to come next: the grammar and logit_bias rule out every one")
         return found
+
+
+def weighing(found: Listed) -> Listed:
+    """The list, whose tokens weigh no more than all do."""
+    return found._replace(low=float(found.exponents[0] + math.log(np.exp(found.exponents - found.exponents[0]).sum())))
 
 
 def kept(found: Listed, settings: Settings) -> Kept:
