@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--batch", default="1,64")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=10.0, help="at most about so many for each batch size and way")
+    parser.add_argument("--seconds", type=float, default=5.0, help="at most about so many for each batch size and way")
     parser.add_argument("--json", help="the file of a page's results; its runs of other layers stay")
     asked = parser.parse_args()
     measure.claim_threads(asked.threads)

@@ -125,7 +125,11 @@ def catalogue(by_items: bool = False) -> RealLayer:
     chosen = likes[who, rng.integers(1 + who % 4)]
     low, high = heaped[starts[chosen]], heaped[starts[chosen + 1]]
     place = np.searchsorted(heaped, low + (high - low) * rng.random(len(who)), side="right") - 1
-    mine, theirs = _factors(who, order[np.clip(place, 0, items - 1)], "als", 128, (users, items))
+    chosen = order[np.clip(place, 0, items - 1)]
+    fans = np.argsort(likes[:, 0], kind="stable")  # every item has one at least: factors of what nobody took are zeros
+    low, high = (np.searchsorted(likes[fans, 0], topic, side=side) for side in ("left", "right"))
+    who = np.concatenate([who, fans[rng.integers(low, high)]])
+    mine, theirs = _factors(who, np.concatenate([chosen, np.arange(items)]), "als", 128, (users, items))
     asked, name = (theirs[:: items // 8192], "catalogue-items") if by_items else (mine[:: users // 8192], "catalogue")
     about = f"made-up catalogue, ALS of implicit, items for {'items' if by_items else 'users'}"
     return RealLayer(name, about, Layer(theirs), asked[::2].copy(), asked[1::2].copy())
