@@ -45,7 +45,7 @@ pictures FOLDER="artefacts":
 
 # A million damaged files for the readers
 fuzz INPUTS="1000000" SEED="1":
-    {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}} --json fuzz.json
+    {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}}
 
 # Random layers and calls, each in a process with limits, against float64; goes on where storm.json ends
 storm CASES="2000":
@@ -62,10 +62,6 @@ storm-costs CASES="150" CLASSES="12103" DIMENSIONS="64":
 # Damaged files of every kind of engine: refused where verified, and never the end of the process
 storm-damage SECONDS="200":
     {{python}} tests/storm/damage.py --seconds {{SECONDS}} --json storm-damage.json
-
-# Loading a verified engine, and a draw among equal logits; wants a quiet machine
-worst-calls:
-    {{python}} tests/storm/worst_calls.py worst-calls.json
 
 # Sixteen threads, engines that come and go, a fork a second: memory flat, no wrong answer
 soak SECONDS="3600":
