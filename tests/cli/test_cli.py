@@ -346,11 +346,8 @@ def test_inspect_verifies_a_file(files: Path) -> None:
 
 def test_inspect_of_fewer_classes_than_dimensions(rng: np.random.Generator) -> None:
     weight = rng.standard_normal((5, 300), np.float32)
-    _, singular, directions = inspection.spectrum(hl.Layer(weight), lambda done, total: None)
+    _, singular = inspection.spectrum(hl.Layer(weight), lambda done, total: None)
     np.testing.assert_allclose(singular, np.linalg.svd(weight, compute_uv=False), rtol=1e-5)
-    np.testing.assert_allclose(directions.T @ directions, np.eye(5), atol=1e-6)
-    _, singular, directions = inspection.spectrum(hl.Layer(np.ones((3, 9), np.float32)), lambda done, total: None)
-    np.testing.assert_allclose(np.linalg.norm(directions, axis=0), [1, 0, 0], atol=1e-6)  # one direction, and no noise
 
 
 @pytest.mark.filterwarnings("error")

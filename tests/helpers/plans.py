@@ -43,22 +43,6 @@ def state(layer: Layer, plan: Plan, hidden: np.ndarray) -> Query:
     return Query(matrix, hidden.astype(np.float64), np.ones(layer.vocab, bool))
 
 
-def check_radii(layer: Layer, plan: Plan, vectors: np.ndarray) -> int:
-    """No estimate of any level is farther from the float64 logit than its radius; returns the pairs that were checked."""
-    everything = np.arange(layer.vocab)
-    for hidden in vectors:
-        query = state(layer, plan, hidden)
-        looks = []
-        for _ in plan.levels:
-            query.look(everything)
-            looks.append((query.estimate.copy(), query.radius.copy()))
-        query.score(everything)
-        for estimate, radius in looks:
-            assert np.isfinite(estimate).all()
-            assert (np.abs(query.estimate - estimate) <= radius + query.rounding).all()
-    return len(vectors) * layer.vocab * len(plan.levels)
-
-
 def strangers(dim: int, rng: np.random.Generator) -> np.ndarray:
     """Vectors unlike any that calibrates: none, axes, heavy tails, far and near ones."""
     vectors = [np.zeros((1, dim)), np.eye(dim)[:4], rng.standard_cauchy((4, dim)), rng.standard_normal((4, dim)) * 1e4]
