@@ -55,10 +55,6 @@ storm CASES="2000":
 storm-device SECONDS="50":
     {{python}} tests/storm/on_device.py --seconds {{SECONDS}} --jobs 6 --json storm-device.json
 
-# What batches cost on a recommender-like layer in the worst case of the storm, over a dense scan; wants a quiet machine
-storm-costs CASES="150" CLASSES="12103" DIMENSIONS="64":
-    OMP_NUM_THREADS=1 {{python}} tests/storm/costs.py --cases {{CASES}} --classes {{CLASSES}} --dimensions {{DIMENSIONS}} --json storm-costs{{ if CLASSES == "12103" { "" } else { "-" + CLASSES } }}{{ if DIMENSIONS == "64" { "" } else { "x" + DIMENSIONS } }}.json
-
 # Damaged files of every kind of engine: refused where verified, and never the end of the process
 storm-damage SECONDS="200":
     {{python}} tests/storm/damage.py --seconds {{SECONDS}} --json storm-damage.json

@@ -16,18 +16,17 @@ from headlong.promise import Promise
 
 FEW, FEW_TO_BET = 60_000, 2_200_000
 """Weights, and bytes of rows, below which reading all of them is no slower than looking first: for ids and proofs, and where a
-bet settles the normaliser, which takes some tens of microseconds whatever the size (``results/choice.json``)."""
+bet settles the normaliser, which takes some tens of microseconds whatever the size."""
 SMALL = 1_500_000
 """Weights below which batches beyond :data:`APART` read all rows."""
 APART: float = 4
 """Queries at once beyond which a dense pass over a small layer is cheaper than looks at it: one tile of products serves all of
-them, while candidates and draws are each query's own (``results/storm-costs.json``)."""
+them, while candidates and draws are each query's own."""
 SHARED = 2_500_000
 """Weights below which queries that come together are read densely sooner than they bet, each for itself."""
 NARROW = 64
 """Coordinates up to which a class costs a query of a batch no more in the dense pass, which they share, than in a look and its
-part of a normaliser, which each of them pays; with more that is so in batches as many times as large, up to twice
-(``results/storm-costs.json``, ``results/storm-costs-60000.json``)."""
+part of a normaliser, which each of them pays; with more that is so in batches as many times as large, up to twice."""
 
 
 def bets(wanted: Promise) -> bool:

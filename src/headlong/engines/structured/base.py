@@ -59,11 +59,16 @@ FIRST_PREFIX = 64
 """The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
 
 
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """None."""
+
+
 class StructuredEngine(Bounded, ABC):
     """Reads one structured layer. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
 
     kind: ClassVar[str]
-    Options: ClassVar[type[Any]]
+    Options: ClassVar[type[Any]] = NoOptions
     """A frozen dataclass: the options and their defaults."""
     draws_tempered: ClassVar[bool] = False
     """Whether :meth:`_draw` knows temperatures other than 1."""

@@ -23,7 +23,6 @@ from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
-from headlong.errors import OptionError, named
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -51,8 +50,7 @@ class BlocksEngine(StructuredEngine):
         self, layer: StructuredLayer, options: Any, promise: Promise, *, calibration: Doubles | None = None, **about: Any
     ) -> None:
         super().__init__(layer, options, promise, **about)
-        if not isinstance(layer, BlocksLayer):
-            raise OptionError(f"layer is {named(layer)}; the blocks engine reads a BlocksLayer")
+        assert isinstance(layer, BlocksLayer)
         self.calibration = calibration
         count = len(layer.blocks)
         share = promise._replace(delta=promise.delta / count)

@@ -30,7 +30,7 @@ from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import ExpertsReference
-from headlong.errors import OptionError, named
+from headlong.errors import OptionError
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -89,8 +89,7 @@ class ExpertsEngine(StructuredEngine):
         self, layer: StructuredLayer, options: Any, promise: Promise, *, calibration: Doubles | None = None, **about: Any
     ) -> None:
         super().__init__(layer, options, promise, **about)
-        if not isinstance(layer, ExpertsLayer):
-            raise OptionError(f"layer is {named(layer)}; the experts engine reads an ExpertsLayer")
+        assert isinstance(layer, ExpertsLayer)
         self.calibration = calibration
         vectors = [None] * layer.experts if calibration is None else routed(layer, calibration)
         self.parts = [
