@@ -280,9 +280,9 @@ def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
             array[0] = -1
         case "rays.owner":
             array[0] = 60_000
-        case "closer" | "levels.0" | "levels.1":
-            array[..., -4:] = 255
-        case "rays.directions":
+        case "closer" | "levels.0":
+            array[:, -100:-96] = array[:, -8:] = 255
+        case "levels.1" | "rays.directions":
             tensors[f"plan.blocks.{name}"] = array[:-1]
 
 
