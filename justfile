@@ -45,7 +45,7 @@ pictures FOLDER="artefacts":
 
 # A million damaged files for the readers
 fuzz INPUTS="1000000" SEED="1":
-    {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}} --json fuzz.json
+    {{python}} tests/helpers/fuzz_readers.py --inputs {{INPUTS}} --seed {{SEED}}
 
 # Random layers and calls, each in a process with limits, against float64; goes on where storm.json ends
 storm CASES="2000":
@@ -55,17 +55,9 @@ storm CASES="2000":
 storm-device SECONDS="50":
     {{python}} tests/storm/on_device.py --seconds {{SECONDS}} --jobs 6 --json storm-device.json
 
-# What batches cost on a recommender-like layer in the worst case of the storm, over a dense scan; wants a quiet machine
-storm-costs CASES="150" CLASSES="12103" DIMENSIONS="64":
-    OMP_NUM_THREADS=1 {{python}} tests/storm/costs.py --cases {{CASES}} --classes {{CLASSES}} --dimensions {{DIMENSIONS}} --json storm-costs{{ if CLASSES == "12103" { "" } else { "-" + CLASSES } }}{{ if DIMENSIONS == "64" { "" } else { "x" + DIMENSIONS } }}.json
-
 # Damaged files of every kind of engine: refused where verified, and never the end of the process
 storm-damage SECONDS="200":
     {{python}} tests/storm/damage.py --seconds {{SECONDS}} --json storm-damage.json
-
-# Loading a verified engine, and a draw among equal logits; wants a quiet machine
-worst-calls:
-    {{python}} tests/storm/worst_calls.py worst-calls.json
 
 # Sixteen threads, engines that come and go, a fork a second: memory flat, no wrong answer
 soak SECONDS="3600":
@@ -82,6 +74,11 @@ kernels *ROUNDS:
 # Time every engine and the rivals that are installed; -o FILE keeps the run
 bench *ARGS:
     headlong bench {{ARGS}}
+
+# Every row of a layer that people have, from nothing: its package or data, or for ptb-lstm half an hour of training first
+rows LAYER *ARGS:
+    {{ if LAYER == "ptb-lstm" { python + " -m studies train ptb-lstm && " + python + " -m studies harvest runs/ptb-lstm --out runs/harvest/ptb-lstm" } else { "true" } }}
+    {{python}} benchmarks/{{ if LAYER =~ "^(catalogue|movielens)" { "recommender" } else { "dense_products" } }}.py --layer {{ if LAYER == "ptb-lstm" { "runs/harvest/ptb-lstm" } else { LAYER } }} {{ARGS}}
 
 # AArch64 under emulation, from nothing: tool chain, interpreter, kernels and tests of levels on neon and dotprod
 arm *WHAT="slice":

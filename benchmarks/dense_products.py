@@ -15,7 +15,7 @@ import argparse
 import sys
 from typing import Any
 
-from headlong.bench import expected, measure
+from headlong.bench import measure
 from headlong.bench.real_layers import LAYERS, load
 
 OURS = ("headlong", "headlong, calibrated", "headlong, calibrated, ids only", "headlong, proved within 0.2")
@@ -60,7 +60,7 @@ def main() -> int:
         batches=sizes, threads=asked.threads, queries=max(256, 2 * max(sizes)), rounds=asked.rounds, seconds=asked.seconds
     )
     record = rows.run(one.layer, one.valid, [name for name in names if name], settings, lambda label: measure.silent, one.train)
-    record["layer"] |= {"name": one.name, "about": one.about, "energy": round(expected.energy(one.layer, one.train), 4)}
+    record["layer"] |= one.facts()
     sys.stdout.write(f"{shown(record)}\n")
     if asked.json:
         command = f"python benchmarks/dense_products.py --layer {asked.layer} --batch {asked.batch}"

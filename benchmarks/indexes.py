@@ -35,7 +35,7 @@ def main() -> int:
     settings = rows.Settings(batches=(1,), threads=asked.threads, rounds=asked.rounds, seconds=asked.seconds)
     names = [*OURS, *rivals.dense_installed(), *searching]
     record = rows.run(one.layer, one.valid, names, settings, lambda label: measure.silent, one.train)
-    record["layer"] |= {"name": one.name, "about": one.about}
+    record["layer"] |= one.facts()
     for row in sorted(record["rows"], key=lambda row: float(row["loop"]["us"])):
         times = f"{row['cold']['us']:9,.0f} us cold {row['loop']['us']:9,.0f} us in a loop"
         sys.stdout.write(f"{row['contestant']:<32} {times} {row['same']:8.2%}\n")

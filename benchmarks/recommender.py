@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--batch", default="1,64")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=10.0, help="at most about so many for each batch size and way")
+    parser.add_argument("--seconds", type=float, default=5.0, help="at most about so many for each batch size and way")
     parser.add_argument("--json", help="the file of a page's results; its runs of other layers stay")
     asked = parser.parse_args()
     measure.claim_threads(asked.threads)
@@ -38,7 +38,7 @@ def main() -> int:
     )
     names = [*OURS, *rivals.dense_installed(), *(name for name in INDEXES if name in rivals.installed())]
     record = rows.run(one.layer, one.valid, names, settings, lambda label: measure.silent, one.train)
-    record["layer"] |= {"name": one.name, "about": one.about}
+    record["layer"] |= one.facts()
     for row in record["rows"]:
         times = "  ".join(f"{way} {row[way]['us']:9,.0f} us {row[way]['x']:5.2f}x" for way in ("cold", "loop"))
         sys.stdout.write(f"{row['batch']:>4}  {row['contestant']:<32} {times} {row['same']:8.2%}\n")

@@ -221,11 +221,6 @@ def test_studies_take_public_names_and_few_others() -> None:
     assert {"heads", "heads.expert_pruning"} <= public and found - public == BEHIND.keys()
 
 
-def test_every_file_says_what_it_is_for() -> None:
-    silent = [file.name for file in HOME.rglob("*.py") if not ast.get_docstring(ast.parse(file.read_text()))]
-    assert not silent
-
-
 def test_public_names_are_sorted_and_importable() -> None:
     assert headlong.__all__ == sorted(headlong.__all__)
     assert {*headlong._HOMES, *headlong._MODULES} == set(headlong.__all__)
@@ -278,29 +273,6 @@ def test_compile_is_the_function_whichever_way_its_file_was_imported() -> None:
 
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def folders() -> dict[str, list[Path]]:
-    """The files of each folder of the package, of csrc and of the tests."""
-    found: dict[str, list[Path]] = {}
-    for top in ("src/headlong", "csrc", "tests"):
-        for file in sorted((ROOT / top).rglob("*")):
-            if file.suffix in {".py", ".cpp", ".h", ".inl"}:
-                found.setdefault(file.parent.relative_to(ROOT).as_posix(), []).append(file)
-    return found
-
-
-ROOM_HEADS = {"csrc/kernels/kernels.h", "csrc/executor/executor.h", "csrc/losses/losses.h", "csrc/losses/losses.cpp"}
-
-
-def test_no_file_is_named_after_its_folder() -> None:
-    """``blocks/blocks_search.py``: the folder says it already. :data:`ROOM_HEADS` say what a room is, or are all of it."""
-    repeated = [
-        file.relative_to(ROOT).as_posix()
-        for folder, files in folders().items() if not folder.startswith("tests")
-        for file in files if f"{file.stem}_".startswith((f"{file.parent.name}_", f"{file.parent.name.removesuffix('s')}_"))
-    ]  # fmt: skip
-    assert set(repeated) == ROOM_HEADS
 
 
 def test_a_room_that_grew_is_named() -> None:

@@ -130,7 +130,9 @@ def measured(page: str, name: str, script: str, keys: Sequence[str]) -> str:
     parts = []
     for run in runs(page, name).values():
         layer = (complete(run) if "cold.x" in keys else run).get("layer")  # a factor is over the fastest of all
-        title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}:\n\n" if layer else ""
+        share = layer and layer.get("energy")
+        known = f"; {percent(share)} of the logits' energy in an eighth of the directions" if share else ""
+        title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}{known}:\n\n" if layer else ""
         parts.append(f"{title}{markdown(table(run['rows'], keys, caption=where({'': run})))}")
     return "\n\n".join(parts) or missing(script)
 
@@ -253,11 +255,11 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "indexes": ("beside", "indexes", "indexes.py", (*SPEED, "about.memory", "about.build")),
     "recommender": ("search", "recommender", "recommender.py", ("batch", *SPEED, "about.build")),
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
-    "decode-step": (
-        "transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal"),
-    ),
+    "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
     "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "seconds", "bytes")),
 }  # fmt: skip
+
+
 def host_team() -> str:
     """Calls on our own threads, in PyTorch's team, and as chosen: the median over runs of a run's median and mean."""
     found = runs("how", "calls beside PyTorch")

@@ -28,7 +28,7 @@ from headlong.engines.method import METHODS, Method, option_names
 from headlong.engines.method_choice import choose
 from headlong.engines.methods import adaptive, codes, svd
 from headlong.engines.mixture import engine as mixture
-from headlong.engines.structured import bands, differentiated, experts, tree
+from headlong.engines.structured import branches, differentiated, experts
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
@@ -39,7 +39,7 @@ from headlong.promise import Promise
 
 BUILT_IN = (Full, codes.Coded, svd.Svd, adaptive.Adaptive)
 STRUCTURED = (
-    tree.TreeEngine, bands.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
+    branches.TreeEngine, branches.BandsEngine, differentiated.BlocksEngine, experts.ExpertsEngine, mixture.MixtureEngine,
 )  # fmt: skip
 
 ADAPTED = ("auto", "codes")

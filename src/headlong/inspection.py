@@ -43,13 +43,9 @@ DEFAULT = Promise(0.01, 1e-6, 0.0)
 """What compile promises where nothing is asked for."""
 ENOUGH = 4
 """Hidden vectors for each coordinate, from which on their second moments are those of later ones, about."""
-RANKED = 16
-"""Queries whose ranks in a low-rank preview are counted: every class is scored several times for each."""
 SYNTHETIC_TOP = 0.3
 CLASSES = 1 << 16
 BLOCK = 1 << 23
-SURE = 1e-7
-"""A singular value below this share of the largest is lost in the square root of float64's rounding."""
 PERCENTILES = (0, 5, 50, 95, 100)
 
 
@@ -57,7 +53,6 @@ class Facts(NamedTuple):
     """``norms [vocab]``, ``widths [queries, up to CLASSES]`` in nats, ``candidates [queries]``.
 
     ``singular``  ``[min(vocab, dim)]``, falling
-    ``ranks``  for widths of a low-rank preview: how many classes it puts before the likeliest one, ``[queries]``
     ``energy``  of the logits, in an eighth of the directions; None where too few hidden vectors were given to tell
     """
 
@@ -70,7 +65,6 @@ class Facts(NamedTuple):
     candidates: NDArray[np.int64]
     read: float
     k: int
-    ranks: dict[int, NDArray[np.int64]]
     energy: float | None
 
 
@@ -80,16 +74,15 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
     if hidden is not None and not len(hidden):
         raise ShapeError("hidden has no rows; expected one or more vectors, or None for synthetic ones")
     queries = synthetic_hidden(layer, QUERIES) if hidden is None else checked_hidden(evenly(hidden, QUERIES), layer.dim)
-    norms, singular, directions = spectrum(layer, progress)
+    norms, singular = spectrum(layer, progress)
     engine = headlong.compile(layer, "codes", eps=math.inf, delta=0.0, threads=threads, blocks=False)
     classes = evenly(np.arange(layer.vocab), CLASSES)
     widths = np.stack([widths_of(engine, row[None])[classes] for row in queries]).astype(np.float32)
     answered = [engine.topk(row[None], k=k, eps=math.inf).cost for row in queries]
     read = float(np.mean([cost.bytes[0] for cost in answered])) / (4 * layer.vocab * layer.dim)
     rows = np.array([cost.rows[0] for cost in answered])
-    ranks = preview_ranks(layer, queries[:RANKED], directions)
     share = None if hidden is None or len(hidden) < ENOUGH * layer.dim else expected.energy(layer, hidden)
-    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, ranks, share)
+    return Facts(layer, norms, singular, queries, hidden is None, widths, rows, read, k, share)
 
 
 def widths_of(engine: Engine, hidden: Doubles) -> Doubles:
@@ -99,18 +92,6 @@ def widths_of(engine: Engine, hidden: Doubles) -> Doubles:
         return np.zeros(engine.layer.vocab)
     radius = np.asarray(reader.codes.estimates(hidden, 0.0, 0)[1][0, : engine.layer.vocab], np.float64)
     return np.minimum(2 * radius, FLOAT32_MAX)
-
-
-def preview_ranks(layer: Layer, hidden: Doubles, directions: Doubles) -> dict[int, NDArray[np.int64]]:
-    """``{width: [queries]}``: how many classes a look along the first ``width`` singular directions puts before the best."""
-    widths = sorted({max(1, layer.dim // part) for part in (16, 8, 4)})
-    views = np.stack([hidden, *((hidden @ directions[:, :width]) @ directions[:, :width].T for width in widths)])
-    bias = 0.0 if layer.bias is None else np.asarray(layer.bias, np.float64)
-    scores = np.concatenate([views @ rows.T for rows in _blocks(layer)], axis=2) + bias
-    best = scores[0].argmax(axis=1)
-    chosen = np.take_along_axis(scores[1:], best[None, :, None], axis=2)
-    counts = (scores[1:] > chosen).sum(axis=2)
-    return {width: counts[place] for place, width in enumerate(widths)}
 
 
 def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
@@ -236,7 +217,6 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "widths": np.percentile(facts.widths, PERCENTILES).tolist(),
         "candidates": np.percentile(facts.candidates, PERCENTILES).tolist(),
         "read_share": facts.read,
-        "preview_ranks": {str(width): np.percentile(found, PERCENTILES).tolist() for width, found in facts.ranks.items()},
         "energy": facts.energy,
         "advice": [list(line) for line in advice(facts)],
     }
@@ -249,26 +229,13 @@ def _blocks(layer: Layer) -> Iterator[Doubles]:
         yield np.asarray(layer.weight[start : start + step], np.float64)
 
 
-def spectrum(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles, Doubles]:
-    """Row norms, singular values ``[r]`` falling and the directions ``[dim, r]`` they belong to, ``r = min(vocab, dim)``."""
-    if layer.vocab >= layer.dim:
-        norms, gram = _norms_and_gram(layer, progress)
-        energies, directions = np.linalg.eigh(gram)
-        return norms, np.sqrt(np.maximum(energies[::-1], 0.0)), directions[:, ::-1]
-    rows = np.asarray(layer.weight, np.float64)
-    energies, sides = np.linalg.eigh(rows @ rows.T)
-    singular = np.sqrt(np.maximum(energies[::-1], 0.0))
-    known = singular > SURE * singular[0]  # the rest is rounding: its directions are anybody's
-    directions = np.where(known, rows.T @ sides[:, ::-1] / np.where(known, singular, 1.0), 0.0)
-    progress(1, 1)
-    return np.linalg.norm(rows, axis=1), singular, directions
-
-
-def _norms_and_gram(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles]:
+def spectrum(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles]:
+    """Row norms and singular values ``[min(vocab, dim)]``, falling."""
     norms, gram = [], np.zeros((layer.dim, layer.dim))
     for done, rows in enumerate(_blocks(layer)):
         norms.append(np.linalg.norm(rows, axis=1))
         gram += rows.T @ rows
         progress(done + 1, -(-layer.vocab * layer.dim // BLOCK))
     progress(1, 1)
-    return np.concatenate(norms), gram
+    energies = np.linalg.eigvalsh(gram)[::-1][: min(layer.vocab, layer.dim)]
+    return np.concatenate(norms), np.sqrt(np.maximum(energies, 0.0))

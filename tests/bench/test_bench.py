@@ -225,13 +225,6 @@ def test_the_bound_of_clusters_proves_ids_whatever_the_length_of_rows(rng: np.ra
     np.testing.assert_allclose(ours, best, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["faiss SQ8+refine", "faiss Panorama"])
-def test_rows_of_codes_are_whole(rng: np.random.Generator, name: str) -> None:
-    pytest.importorskip("faiss", reason="faiss is an extra")
-    layer = Layer(rng.standard_normal((300, 32)).astype(np.float32))
-    assert rivals.contestant(name, layer, 5, 1).prepare(np.ones((2, 32), np.float32)).shape == (2, 48)
-
-
 @pytest.mark.parametrize(("name", "error"), [("torch int8", 0.2), ("torch int8 dynamic", 0.4)])  # hidden vectors in 7 bits
 def test_int8_weights_of_torch(rng: np.random.Generator, name: str, error: float) -> None:
     pytest.importorskip("torch", reason="torch is an extra")

@@ -120,7 +120,8 @@ def test_compile_can_leave_the_layer_out(files: Path) -> None:
 def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
     page = files / "inspect.html"
     said = call("inspect", files / "layer.safetensors", files / "h.npy", "--html", page)
-    for part in ("row norm", "interval of a code, nats", "rows scored for a proved top 10", "Singular values", "What would help"):
+    parts = ("row norm", "interval of a code, nats", "rows scored for a proved top 10", "Singular values", "What would help")
+    for part in parts:
         assert part in said
     assert "<svg" in page.read_text(encoding="utf-8")
     facts = json.loads(call("inspect", files / "layer.safetensors", "--json"))
@@ -346,11 +347,8 @@ def test_inspect_verifies_a_file(files: Path) -> None:
 
 def test_inspect_of_fewer_classes_than_dimensions(rng: np.random.Generator) -> None:
     weight = rng.standard_normal((5, 300), np.float32)
-    _, singular, directions = inspection.spectrum(hl.Layer(weight), lambda done, total: None)
+    _, singular = inspection.spectrum(hl.Layer(weight), lambda done, total: None)
     np.testing.assert_allclose(singular, np.linalg.svd(weight, compute_uv=False), rtol=1e-5)
-    np.testing.assert_allclose(directions.T @ directions, np.eye(5), atol=1e-6)
-    _, singular, directions = inspection.spectrum(hl.Layer(np.ones((3, 9), np.float32)), lambda done, total: None)
-    np.testing.assert_allclose(np.linalg.norm(directions, axis=0), [1, 0, 0], atol=1e-6)  # one direction, and no noise
 
 
 @pytest.mark.filterwarnings("error")

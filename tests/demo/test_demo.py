@@ -15,7 +15,7 @@ import pytest
 from headlong.bench.measure import Progress
 from headlong.demo import corpus as builtin
 from headlong.demo import run as demo
-from headlong.demo.model import Network, Recipe, _sum_by_word, perplexity, train, windows
+from headlong.demo.model import Network, Recipe, perplexity, train
 from headlong.errors import DataError
 
 TINY = Recipe(vocab=300, dim=16, embedding=8, batch=128, negatives=64, steps=150, held_out=200)
@@ -38,28 +38,6 @@ def library(root: Path) -> Path:
         lines = [f"def name{(start + i) % 400}(self, name{(start + i + 1) % 400}):\n    return name{i}" for i in range(60)]
         (root / f"m{file:02}.py").write_text("\n".join(lines))
     return root
-
-
-def test_tokens_are_words_marks_and_line_ends() -> None:
-    text = "if x_1 >= 2.5:\n\n    return 'é\\n'  # done"
-    assert builtin.tokens(text) == [
-        "⏎", "if", "x_1", ">", "=", "2.5", ":", "⏎", "return", "'", "é", "⏎", "'", "#", "done",
-    ]  # fmt: skip
-
-
-def test_sources_leave_out_tests_packages_and_build_records(tmp_path: Path) -> None:
-    kept = ["a.py", "b/c.py", "json/tool.py"]
-    left_out = ["site-packages/x.py", "test/x.py", "b/tests/x.py", "encodings/x.py", "_sysconfigdata__linux.py", "n.txt"]
-    for name in kept + left_out:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("x")
-    assert [path.relative_to(tmp_path).as_posix() for path in builtin.sources(tmp_path)] == kept
-
-
-def test_vocabulary_is_ordered_by_frequency_and_counts_the_rest() -> None:
-    documents = [["b", "a", "c", "a"], ["d", "b", "e", "f", "g"]]
-    assert builtin.vocabulary(documents, 3) == ["<unk>", "a", "b"]
-    assert builtin.vocabulary(documents, 5) == ["<unk>", "a", "b", "c", "d"]
 
 
 def test_the_standard_library_has_words_enough() -> None:
@@ -96,14 +74,6 @@ def test_training_beats_word_frequencies(corpus: builtin.Corpus) -> None:
     assert perplexity(trained.weight, trained.bias, trained.hidden, trained.target) == trained.perplexity
 
 
-def test_training_repeats(corpus: builtin.Corpus) -> None:
-    short = replace(TINY, steps=5)
-    first, second = train(corpus, short), train(corpus, short)
-    np.testing.assert_allclose(first.weight, second.weight, rtol=1e-4, atol=1e-6)  # BLAS may split sums differently
-    other = train(corpus, replace(short, seed=1))
-    assert np.abs(first.weight - other.weight).max() > 0.01
-
-
 def test_one_step_follows_the_gradient() -> None:
     """With every class drawn, a tiny step changes the loss as the gradient's sign says: Adam's first step is rate * sign."""
     rng = np.random.default_rng(1)
@@ -129,22 +99,6 @@ def test_one_step_follows_the_gradient() -> None:
         getattr(network, name).value[...] = moved
         assert loss() < before, name
         getattr(network, name).value[...] = held[name]
-
-
-def test_gradients_of_a_repeated_word_are_added() -> None:
-    words = np.array([3, 1, 3, 3, 0], np.int32)
-    gradient = np.arange(10, dtype=np.float32).reshape(5, 2)
-    found, sums = _sum_by_word(words, gradient)
-    wanted = np.zeros((4, 2), np.float32)
-    np.add.at(wanted, words, gradient)
-    np.testing.assert_array_equal(found, [0, 1, 3])
-    np.testing.assert_array_equal(sums, wanted[found])
-
-
-def test_windows_pair_each_word_with_those_before_it() -> None:
-    contexts, target = windows(np.arange(6, dtype=np.int32), 3)
-    np.testing.assert_array_equal(contexts, [[0, 1, 2], [1, 2, 3], [2, 3, 4]])
-    np.testing.assert_array_equal(target, [3, 4, 5])
 
 
 @pytest.fixture
@@ -182,14 +136,6 @@ def test_a_damaged_cache_is_said_and_made_again(cached: Path) -> None:
     again = demo.layer(SHORT, silent, demo.train_here, say=said.append)
     assert said == ["the cached layer is damaged: training again"]
     np.testing.assert_array_equal(demo.read(path).weight, again.weight)
-
-
-def test_a_cache_that_cannot_be_written_is_done_without(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (cached / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cached / "file"))
-    said: list[str] = []
-    assert demo.layer(SHORT, silent, demo.train_here, say=said.append).weight.shape == (300, 16)
-    assert len(said) == 1 and "cannot be written" in said[0]
 
 
 def test_training_apart_tells_its_progress_and_its_faults(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
 
 import headlong as hl
 from headlong.errors import OptionError, ShapeError
@@ -144,25 +143,6 @@ def test_rows_of_one_call_have_their_own_seeds_positions_and_filters(kind: str, 
         assert (support == np.sort(expected)).all()
         check_within(found.kept[row], logsumexp(exponents[expected][None])[0] - lse[0], found.error[row], 1e-9)
         check_within(found.log_probs[row], exponents[found.ids[row]] - lse, found.error[row : row + 1], 1e-9)
-
-
-def test_draws_of_a_mixed_call_follow_their_own_distributions() -> None:
-    layer = hl.Layer(WEIGHT[:30] * 0.6)
-    engine, rows = hl.compile(layer, delta=0), np.tile(HIDDEN[:3], (1, 1))
-    rules = {"temperature": [0.8, 1.0, 1.7], "top_k": [30, 5, 30], "top_p": [0.9, 1.0, 1.0], "min_p": [0.0, 0.0, 0.05]}
-    parts = [engine.sample(rows, 400, seed=[1, 2, 3], position=p, eps=np.inf, **rules).ids for p in range(5)]
-    drawn = np.concatenate(parts, axis=1)
-    facts = truth(layer, rows)
-    for row in range(3):
-        exponents = facts.exponents[row] / rules["temperature"][row]
-        ids = kept(facts.logits[row], exponents, rules["top_k"][row] % 30, rules["top_p"][row], rules["min_p"][row])
-        expected = np.exp(exponents[ids] - logsumexp(exponents[ids][None])) * drawn.shape[1]
-        counts = np.array([(drawn[row] == one).sum() for one in ids])
-        assert counts.sum() == drawn.shape[1]
-        often = expected >= 5
-        groups = [(counts[often], expected[often]), (counts[~often].sum(keepdims=True), expected[~often].sum(keepdims=True))]
-        came, awaited = (np.concatenate([part[i] for part in groups]) for i in (0, 1))
-        assert chisquare(came[awaited > 0], awaited[awaited > 0]).pvalue > 1e-6
 
 
 def test_ties_at_the_kth_place_are_kept_by_id_or_all() -> None:

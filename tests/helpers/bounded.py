@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from headlong import native
 from headlong.engines.reference.blocks import BlockSearch, State, bounds, closer, halves_of
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
+from headlong.previews.blocks.boxes import blocks_of
+from headlong.previews.blocks.rays import rays_of
+from headlong.previews.whitening import whiten
 from oracle import check_topk, truth
 
 LEVELS = native.levels()
@@ -37,6 +41,25 @@ def around_tastes(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarra
     weight *= np.exp(0.3 * rng.standard_normal((vocab, 1)))
     hidden = tastes[rng.integers(0, len(tastes), 60)] + 0.5 * rng.standard_normal((60, dim))
     return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
+
+
+def boxes(layer: Layer, hidden: np.ndarray, **more: Any) -> Blocks:
+    return blocks_of(layer, whiten(layer.weight, hidden.astype(np.float64)), **more)
+
+
+def rays(layer: Layer, hidden: np.ndarray) -> Blocks | None:
+    return rays_of(layer, whiten(layer.weight, hidden.astype(np.float64)))
+
+
+def rays_wherever(layer: Layer, plan: Any, found: Blocks, basis: Any, *_: Any) -> Blocks:
+    """In the place of the choice between the two."""
+    return rays_of(layer, basis) or found
+
+
+FORMS: dict[str, tuple[Callable[..., tuple[Layer, np.ndarray]], Callable[..., Blocks | None]]] = {
+    "boxes": (clustered, boxes), "rays": (around_tastes, rays),
+}  # fmt: skip
+"""Layers that a form is for, and how its blocks are made."""
 
 
 def check(top: hl.TopK, layer: Layer, hidden: np.ndarray, exact: bool = False) -> None:

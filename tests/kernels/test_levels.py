@@ -21,7 +21,6 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.engines.base import Engine
-from headlong.engines.contract import AnyEngine
 from headlong.layers.bands import Band
 from headlong.layers.differentiated import Block
 from headlong.layers.structured import StructuredLayer
@@ -84,7 +83,7 @@ def layer_of(kind: str, rng: np.random.Generator) -> StructuredLayer:
     return hl.structured.MixtureLayer(matrix, numbers(rng, 48, DIM) / 8, numbers(rng, 48), numbers(rng, 3, DIM))
 
 
-def structured(kind: str) -> tuple[AnyEngine, np.ndarray]:
+def structured(kind: str) -> tuple[Any, np.ndarray]:
     rng = np.random.default_rng(21)
     layer, hidden = layer_of(kind, rng), numbers(rng, 200, DIM) * 2
     return hl.compile(layer, threads=2), hidden[:72]
@@ -97,7 +96,7 @@ def digest(*arrays: np.ndarray) -> str:
     return whole.hexdigest()[:16]
 
 
-def either(name: str) -> tuple[AnyEngine, np.ndarray]:
+def either(name: str) -> tuple[Any, np.ndarray]:
     return structured(name) if name in STRUCTURED else compiled(name)
 
 

@@ -9,6 +9,7 @@
     catalogue-items 200,000 x 128   the same items, asked by items             the same
     hashed-labels     2,185 x 512   LogisticRegression on hashed text          scikit-learn; wikitext-2/
     FOLDER                          what ``headlong harvest`` wrote            layer.safetensors, hidden.safetensors
+    runs/harvest/ptb-lstm  10,000 x 200   head of a word LSTM of the PTB       ``just rows ptb-lstm`` trains and harvests it
 
     one = load("smollm2");  engine = compile(one.layer, calibration=one.train);  engine.topk(one.valid)
 
@@ -31,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.bench.expected import energy
 from headlong.errors import DataError, MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
@@ -47,6 +49,10 @@ class RealLayer(NamedTuple):
     layer: Layer
     train: Floats
     valid: Floats
+
+    def facts(self) -> dict[str, Any]:
+        """What a table says of it; ``energy``: how much of its logits' energy lies in few directions."""
+        return {"name": self.name, "about": self.about, "energy": round(energy(self.layer, self.train), 4)}
 
     @property
     def weight(self) -> NDArray[np.generic]:
@@ -119,7 +125,11 @@ def catalogue(by_items: bool = False) -> RealLayer:
     chosen = likes[who, rng.integers(1 + who % 4)]
     low, high = heaped[starts[chosen]], heaped[starts[chosen + 1]]
     place = np.searchsorted(heaped, low + (high - low) * rng.random(len(who)), side="right") - 1
-    mine, theirs = _factors(who, order[np.clip(place, 0, items - 1)], "als", 128, (users, items))
+    chosen = order[np.clip(place, 0, items - 1)]
+    fans = np.argsort(likes[:, 0], kind="stable")  # every item has one at least: factors of what nobody took are zeros
+    low, high = (np.searchsorted(likes[fans, 0], topic, side=side) for side in ("left", "right"))
+    who = np.concatenate([who, fans[rng.integers(low, high)]])
+    mine, theirs = _factors(who, np.concatenate([chosen, np.arange(items)]), "als", 128, (users, items))
     asked, name = (theirs[:: items // 8192], "catalogue-items") if by_items else (mine[:: users // 8192], "catalogue")
     about = f"made-up catalogue, ALS of implicit, items for {'items' if by_items else 'users'}"
     return RealLayer(name, about, Layer(theirs), asked[::2].copy(), asked[1::2].copy())

@@ -18,11 +18,11 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
+from headlong.answers import Cost, Entropy, LogProb, Lse, Sample
 from headlong.arrays import answer_as, as_numpy, form_of, to_host
 from headlong.engines import draws
 from headlong.engines.arguments import RANGES, aimed, checked_eps, checked_filters, checked_hidden
@@ -38,71 +38,6 @@ from headlong.errors import InputError, UnsupportedError
 from headlong.layers.written_to import WrittenTo
 from headlong.native import Doubles
 from headlong.number_checks import whole
-from headlong.promise import Promise
-
-
-@runtime_checkable
-class AnyEngine(Protocol):
-    """The contract; :class:`headlong.Engine` documents each verb."""
-
-    promise: Promise
-
-    @property
-    def layer(self) -> Any:
-        """What is read: it has ``vocab`` and ``dim``."""
-
-    @property
-    def name(self) -> str:
-        """How the layer is read, in one word."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of that, by name, as compiled."""
-
-    @property
-    def reason(self) -> str:
-        """Why it is read in this way."""
-
-    def topk(
-        self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
-    ) -> TopK: ...
-
-    def log_prob(
-        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
-    ) -> LogProb: ...
-
-    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse: ...
-
-    def sample(
-        self,
-        hidden: Any,
-        n: int = 1,
-        temperature: Any = 1.0,
-        top_k: Any = None,
-        top_p: Any = None,
-        min_p: Any = None,
-        seed: Any = None,
-        position: Any = None,
-        *,
-        eps: float | None = None,
-        ties: str = "ids",
-        support: bool = False,
-        class0: int = 0,
-        allowed: Any = None,
-        exclude: Any = None,
-    ) -> Sample: ...
-
-    def at_temperature(self, value: float) -> Any: ...
-
-    def save(self, path: str | os.PathLike[str], layer: bool = True) -> None: ...
-
-    def check(self, hidden: Any, k: int = 10, *, batch: int = 1, progress: Progress | None = None) -> Check: ...
-
-    def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any: ...
-
-    def without(self, ids: Any) -> Any: ...
-
-    def compact(self, calibration: Any = None) -> Any: ...
 
 
 class Changeable:

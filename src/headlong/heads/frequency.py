@@ -47,8 +47,3 @@ def places(order: Tensor) -> Tensor:
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order))
     return place
-
-
-def class_counts(target: Any, vocab: int) -> Counts:
-    """How often each class comes in ``target [N]``."""
-    return np.bincount(np.asarray(target).reshape(-1), minlength=vocab).astype(np.float64)

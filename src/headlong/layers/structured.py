@@ -5,8 +5,8 @@
     layer.tensors()   {"head.weight": [n, dim], ...}        layer.facts()   {"vocab": ..., ...}, plain JSON
     rebuilt(tensors, facts) is the same layer;  layer.save(path);  load_layer(path)
 
-A kind's file is named after it: ``layers/tree.py`` holds the kind ``"tree"``, whose engine is in
-``engines/structured/tree.py``; ``"blocks"``, the word in files, are ``differentiated.py``. Like
+A kind's file is named after it: ``layers/tree.py`` holds the kind ``"tree"``; ``"blocks"``, the word in files, are
+``differentiated.py``. Engines are in ``engines/structured``, those of trees and bands in ``branches.py``. Like
 :class:`headlong.layers.matrix.Layer` these are data only and never change; they compute nothing.
 """
 
@@ -32,7 +32,7 @@ from headlong.store import TensorFile, check_version, json_object, open_file, wr
 
 FORMAT, VERSION = "headlong structured layer", 1
 FILES = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mixture"}
-"""The kinds there are, and the file of each here and in ``engines/``."""
+"""The kinds there are, and the file of each."""
 
 Ids = NDArray[np.int64]
 

@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES
-from bounded import IDS, LEVELS, check, check_bounds, check_bounds_at, check_ids_of, clustered
+from bounded import FORMS, IDS, LEVELS, boxes, check, check_bounds, check_bounds_at, check_ids_of, clustered, rays_wherever
 from headlong import native
 from headlong.engines.base import Engine
+from headlong.engines.methods import blocks as by_blocks
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
 from headlong.previews.blocks import choice as block_choice
-from headlong.previews.blocks.boxes import blocks_of, shape_of, spectral
+from headlong.previews.blocks.boxes import shape_of, spectral
 from headlong.previews.blocks.records import lengths_up
-from headlong.previews.whitening import Basis, whiten
 from headlong.store import open_file, write_file
 from oracle import truth
 
@@ -31,78 +31,100 @@ SHARED = {"avxvnni": "avx2", "dotprod": "neon"}
 """Levels that differ from another where codes are multiplied, which blocks do not."""
 
 
-def made(layer: Layer, hidden: np.ndarray, **more: Any) -> tuple[Blocks, Basis]:
-    basis = whiten(layer.weight, hidden.astype(np.float64))
-    return blocks_of(layer, basis, **more), basis
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Boxes, and rays wherever they can be made."""
+    if request.param == "rays":
+        monkeypatch.setattr(by_blocks, "tighter", rays_wherever)
+    return str(request.param)
 
 
-@pytest.mark.parametrize("dim", [1, 3, 16, 17, 64, 65, 100, 200])
+def made(form: str, vocab: int, dim: int) -> tuple[Layer, np.ndarray, Blocks]:
+    layers, blocks_for = FORMS[form]
+    layer, hidden = layers(vocab, dim)
+    blocks = blocks_for(layer, hidden)
+    assert blocks is not None and (blocks.rays is not None) == (form == "rays")
+    return layer, hidden, blocks
+
+
+@pytest.mark.parametrize("dim", [1, 3, 8, 9, 16, 17, 64, 65, 100])
 @pytest.mark.parametrize("vocab", [1, 15, 16, 17, 257, 700])
-def test_bounds_hold_for_every_class_of_every_block(vocab: int, dim: int) -> None:
-    layer, hidden = clustered(vocab, dim)
-    blocks, _ = made(layer, hidden)
+def test_bounds_hold_for_every_class_of_every_block(form: str, vocab: int, dim: int) -> None:
+    layer, hidden, blocks = made(form, vocab, dim)
     odd = np.concatenate([hidden[:4], 1e4 * hidden[4:5], np.zeros((1, dim), np.float32), -hidden[5:7]])
     assert check_bounds(layer, blocks, odd) >= len(odd) * vocab
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90), st.sampled_from([1e-20, 1e-3, 1.0, 1e6]))
-def test_bounds_hold_at_any_scale(seed: int, vocab: int, dim: int, scale: float) -> None:
-    check_bounds_at(scale, (vocab, dim), seed, 2.0, lambda layer, hidden: made(layer, hidden)[0])
+SCALES = {"boxes": ([1e-20, 1e-3, 1.0, 1e6], 2.0), "rays": ([1e-20, 1e-3, 1.0, 100.0], 1.0)}
+
+
+@pytest.mark.parametrize("form", SCALES)
+@given(st.data(), st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90))
+def test_bounds_hold_at_any_scale(form: str, data: st.DataObject, seed: int, vocab: int, dim: int) -> None:
+    scales, spread = SCALES[form]
+    check_bounds_at(data.draw(st.sampled_from(scales)), (vocab, dim), seed, spread, FORMS[form][1])
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
 def test_ids_are_those_of_float64_on_layers_that_break_careless_bounds(
-    name: str, level: str, monkeypatch: pytest.MonkeyPatch
+    form: str, name: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     assert check_ids_of(name).plan.blocks is not None
 
 
-def outliers(rng: np.random.Generator) -> np.ndarray:
-    weight = np.tile(rng.standard_normal((1, 40)), (640, 1)) + 0.01 * rng.standard_normal((640, 40))
-    weight[::16] *= 50
+def rows_of(kind: str, rng: np.random.Generator) -> np.ndarray:
+    """Layers that careless bounds get wrong."""
+    weight = np.tile(rng.standard_normal((1, 40)), (640, 1))
+    match kind:
+        case "outliers":
+            weight += 0.01 * rng.standard_normal((640, 40))
+            weight[::16] *= 50
+        case "opposite":
+            weight *= rng.standard_normal((640, 1)) * 3
+        case "zeros":
+            weight[rng.random(640) < 0.7] = 0
     return weight
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_one_outlier_in_every_sixteen(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["equal", "outliers", "opposite", "zeros"])
+def test_rows_of_one_direction(form: str, kind: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     rng = np.random.default_rng(2)
-    layer = Layer(outliers(rng).astype(np.float32))
+    layer = Layer(rows_of(kind, rng).astype(np.float32))
     hidden = rng.standard_normal((20, 40)).astype(np.float32)
     engine = hl.compile(layer, calibration=hidden, **IDS)
+    assert form == "boxes" or engine.plan.blocks.rays is not None
     for row in hidden:
         top = engine.topk(row[None], 10)
         check(top, layer, row[None])
+        assert kind != "equal" or top.ids[0].tolist() == list(range(10))
 
 
-def test_the_executors_and_every_kernel_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, hidden = clustered(3000, 100)
-    blocks, _ = made(layer, hidden)
-    wide = hidden.astype(np.float64)
-    found = []
+def test_the_executors_and_every_kernel_say_the_same(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden, blocks = made(form, 3000, 100)
+    wide, found = hidden.astype(np.float64), []
     for level in LEVELS:
         monkeypatch.setenv("HEADLONG_ISA", level)
-        search = (
-            BlockSearch(layer.weight, layer.bias, blocks, 0.25)
-            if level == native.REFERENCE
-            else native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
-        )
+        search: Any = BlockSearch(layer.weight, layer.bias, blocks, 0.25)
+        if level != native.REFERENCE:
+            search = native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
         assert search.isa == SHARED.get(level, level)
         found.append(search.topk(wide, 10, None, 2))
         assert found[-1][5].all()
-        assert (found[-1][4] < 1).mean() > 0.9  # not everything is opened
+        assert form == "rays" or (found[-1][4] < 1).mean() > 0.9  # not everything is opened
     for other in found[1:]:
         np.testing.assert_array_equal(other[0], found[0][0])
         np.testing.assert_allclose(other[1], found[0][1], rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(found[-1][0], np.array([search.topk(row[None], 10, None, 1)[0][0] for row in wide]))
 
 
 def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headlong.previews.blocks.boxes.ROOT", 16)
     monkeypatch.setattr("headlong.previews.blocks.boxes.AT_ONCE", NEIGHBOURS**3)  # in three pieces
-    layer, hidden = clustered(9001, 24)
-    blocks, _ = made(layer, hidden)
+    layer, hidden, blocks = made("boxes", 9001, 24)
     assert len(blocks.levels) == 4
     check_bounds(layer, blocks, hidden[:3])
     expected = truth(layer, hidden)
@@ -120,9 +142,9 @@ def test_classes_coded_twice_are_those_that_were_kept(monkeypatch: pytest.Monkey
     weight = layer.weight.copy()
     weight[7] *= np.float32(1e32)  # out of float32's reach, so not coded
     layer = Layer(weight, layer.bias)
-    once = made(layer, hidden)[0]
+    once = boxes(layer, hidden)
     monkeypatch.setattr("headlong.previews.blocks.boxes.KEPT", 0)
-    twice = made(layer, hidden)[0]
+    twice = boxes(layer, hidden)
     np.testing.assert_array_equal(once.order, twice.order)
     np.testing.assert_array_equal(once.closer, twice.closer)
     assert (once.shared, once.closer_shared) == (twice.shared, twice.closer_shared)
@@ -136,8 +158,7 @@ compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="Num
 @compiled_code
 @pytest.mark.parametrize(("vocab", "threads", "shared"), [(9001, 1, False), (9001, 3, False), (300_001, 2, True)])
 def test_together_answers_are_those_of_one_by_one(vocab: int, threads: int, shared: bool) -> None:
-    layer, hidden = clustered(vocab, 40)
-    blocks, _ = made(layer, hidden)
+    layer, hidden, blocks = made("boxes", vocab, 40)
     assert (sum(level.records.nbytes for level in blocks.levels) > 8 << 20) == shared
     search = native.blocks(layer.weight, layer.bias, blocks, 0.25, native.isa())
     wide = hidden.astype(np.float64)
@@ -160,7 +181,7 @@ def test_a_long_way_is_gone_by_several_threads() -> None:
     rng = np.random.default_rng(3)
     layer = Layer(rng.standard_normal((70_000, 16)).astype(np.float32))
     hidden = rng.standard_normal((4, 16))
-    blocks, _ = made(layer, rng.standard_normal((300, 16)))
+    blocks = boxes(layer, rng.standard_normal((300, 16)))
     search = native.blocks(layer.weight, layer.bias, blocks, 0.25, native.isa())
     best = np.argsort(-truth(layer, hidden).logits, axis=1, kind="stable")[:, :20]
     for row in range(4):
@@ -237,8 +258,8 @@ def test_they_are_chosen_where_they_read_less_and_only_there() -> None:
         hl.compile(layer, method="codes", blocks=1)
 
 
-def test_a_saved_engine_answers_the_same(tmp_path: Path) -> None:
-    layer, hidden = clustered(3000, 100)
+def test_a_saved_engine_answers_the_same(form: str, tmp_path: Path) -> None:
+    layer, hidden = FORMS[form][0](3000, 100)
     engine = hl.compile(layer, calibration=hidden, **IDS)
     engine.save(tmp_path / "engine.safetensors")
     loaded = hl.load(tmp_path / "engine.safetensors")
@@ -255,19 +276,26 @@ def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
             array[3] = array[2]
         case "rest_lost" | "mean" | "head":
             array.flat[0] = np.nan
-        case "rest_scale":
+        case "rest_scale" | "rays.scale":
             array[0] = -1
-        case "closer":
-            array[5, -8:] = 255
-        case "levels.0":
-            array[:, -100:-96] = 255
-        case "levels.1":
-            tensors["plan.blocks.levels.1"] = array[:-1]
+        case "rays.owner":
+            array[0] = 60_000
+        case "closer" | "levels.0":
+            array[:, -100:-96] = array[:, -8:] = 255
+        case "levels.1" | "rays.directions":
+            tensors[f"plan.blocks.{name}"] = array[:-1]
 
 
-@pytest.mark.parametrize("name", ["order", "rest_lost", "mean", "head", "rest_scale", "closer", "levels.0", "levels.1"])
-def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
-    layer, hidden = clustered(1000, 100)
+BOTH = ["order", "closer", "levels.0", "levels.1"]
+DAMAGES = {
+    "boxes": [*BOTH, "rest_lost", "mean", "head", "rest_scale"],
+    "rays": [*BOTH, "rays.directions", "rays.scale", "rays.owner"],
+}
+
+
+@pytest.mark.parametrize(("form", "name"), [(form, name) for form in DAMAGES for name in DAMAGES[form]], indirect=["form"])
+def test_damaged_files_are_refused(form: str, name: str, tmp_path: Path) -> None:
+    layer, hidden = FORMS[form][0](1000, 100)
     path = tmp_path / "engine.safetensors"
     hl.compile(layer, calibration=hidden, **IDS).save(path)
     file = open_file(path)

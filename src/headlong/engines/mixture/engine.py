@@ -26,7 +26,6 @@ from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
-from headlong.errors import OptionError, named
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -58,8 +57,7 @@ class MixtureEngine(StructuredEngine):
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, options, promise, **about)
-        if not isinstance(layer, MixtureLayer):
-            raise OptionError(f"layer is {named(layer)}; the mixture engine reads a MixtureLayer")
+        assert isinstance(layer, MixtureLayer)
         self.mixture = layer
         self.parts = MixtureParts(layer, self._threads, self.seed)
         self.promise = Promise(promise.eps, 0.0, 0.0)

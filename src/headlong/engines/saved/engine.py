@@ -94,29 +94,16 @@ def _plain(value: Any) -> Any:
 
 
 def read_engine(
-    path: str | os.PathLike[str],
-    layer: Layer | None,
-    *,
-    verify: bool = True,
-    mapped: bool = True,
-    threads: int = 2,
-    thorough: bool = False,
+    path: str | os.PathLike[str], layer: Layer | None, *, verify: bool = True, mapped: bool = True, threads: int = 2
 ) -> Saved:
-    """What :func:`write_engine` wrote. Anything else is a :class:`StoreError`.
-
-    ``verify``    compares the file with its checksum; of a file that has none, the layer in it with the layer's
-    ``thorough``  compares the layer in the file with the layer's checksum in any case
-    """
+    """What :func:`write_engine` wrote. Anything else is a :class:`StoreError`. ``verify``: compare it with its checksum."""
     file = open_file(path, mapped)
     check_version(file.metadata, FORMAT, VERSION, file.name)
-    if verify and file.checksum is not None:
+    if verify:
         file.verify(threads)
     record = _Record(json_object(file.metadata.get("engine", "").encode(), f"{file.name}: the engine"), file)
     try:
-        found = record.engine(layer)
-        if (thorough or (verify and file.checksum is None)) and layer is None:
-            record.check_own_layer(found.layer)
-        return found
+        return record.engine(layer)
     except (StoreError, MemoryError):
         raise
     except (HeadlongError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
@@ -142,14 +129,6 @@ class _Record:
         seed, changed = _whole(self.data["seed"], 2**64 - 1), self.data["changes"]
         changes = None if changed is None else read_changes(changed, self._tensor, layer)
         return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]), changes)
-
-    def check_own_layer(self, layer: Layer) -> None:
-        """MalformedFileError unless the layer in the file is the one that the engine was made for; reads all of it."""
-        if layer.checksum() != self.data["layer"]["checksum"]:
-            raise MalformedFileError(
-                f"{self.file.name} is damaged: the layer in it is not the one its engine was made for; "
-                "copy the file again from where it came, or compile the layer again"
-            )
 
     def _layer(self, given: Layer | None) -> Layer:
         facts = self.data["layer"]

@@ -17,7 +17,6 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -60,9 +59,9 @@ FIRST_PREFIX = 64
 """The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class NoOptions:
-    """Of an engine that has none."""
+    """None."""
 
 
 class StructuredEngine(Bounded, ABC):

@@ -1,4 +1,4 @@
-"""What the engines of trees and bands share: the verbs over one executor that opens nodes, and samples drawn on the way down.
+"""Trees and bands, best branch first: one executor opens nodes that can matter, and samples are drawn on the way down.
 
 ::
 
@@ -17,13 +17,15 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from headlong import native
-from headlong.engines.reference.descent import Reading, Steps, TreeReference, rounding
+from headlong.engines.reference.descent import Part, Reading, Steps, TreeReference, rounding
 from headlong.engines.reference.gumbel import philox
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
-from headlong.engines.structured.base import StructuredEngine
+from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import NonFiniteError
+from headlong.layers.bands import BandsLayer
 from headlong.layers.structured import StructuredLayer
+from headlong.layers.tree import TreeLayer
 from headlong.native import Doubles
 from headlong.promise import Promise
 
@@ -119,3 +121,49 @@ def _uniforms(seed: int, row: int, count: int, level: int) -> Doubles:
     depth, low_row, high_row = (np.full(count, word, np.uint64) for word in (level, row & 0xFFFFFFFF, row >> 32))
     high, low, *_ = philox((np.arange(count, dtype=np.uint64), depth, low_row, high_row), (key & 0xFFFFFFFF, key >> 32))
     return ((high >> np.uint64(5)).astype(np.float64) * 2.0**26 + (low >> np.uint64(6)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+@register_engine
+class TreeEngine(WalkingEngine):
+    """Exact top-k of the tree's own distribution.
+
+    ::
+
+        opened nodes = {n : p(n) >= p of the k-th best class}, at most depth / p of it: few where the distribution is peaked
+    """
+
+    kind: ClassVar[str] = "tree"
+
+    def _steps(self) -> Steps:
+        layer = self.layer
+        assert isinstance(layer, TreeLayer)
+        starts = layer.branch_starts
+        nodes = len(starts) - 1
+        first = np.arange(nodes) if layer.two_way else starts[:-1]
+        part = Part(layer.weight, layer.bias, None)
+        children = np.ascontiguousarray(layer.children.reshape(-1))
+        depth = int(layer.depths.max()) + 1
+        return Steps((part,), np.zeros(nodes, np.int64), first, starts, children, layer.two_way, depth)
+
+
+@register_engine
+class BandsEngine(WalkingEngine):
+    """The short list always, a band only while its token beats the k-th best class; one that is opened is read whole.
+
+    ::
+
+        p(class in band j) <= p(token j)
+    """
+
+    kind: ClassVar[str] = "bands"
+
+    def _steps(self) -> Steps:
+        layer = self.layer
+        assert isinstance(layer, BandsLayer)
+        parts = [Part(layer.head.weight, layer.head.bias, None)]
+        parts += [Part(band.layer.weight, band.layer.bias, band.projection) for band in layer.bands]
+        order = np.arange(layer.vocab) if layer.order is None else layer.order
+        nodes = len(parts)
+        children = np.concatenate([~order[: layer.short], np.arange(1, nodes), ~order[layer.short :]])
+        starts = np.concatenate([[0], np.cumsum([len(part.weight) for part in parts])])
+        return Steps(tuple(parts), np.arange(nodes), np.zeros(nodes, np.int64), starts, children, False, 2)

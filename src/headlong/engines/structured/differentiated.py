@@ -23,7 +23,6 @@ from headlong.engines.full import Full
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
-from headlong.errors import OptionError, named
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -40,8 +39,7 @@ class BlocksEngine(StructuredEngine):
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, options, promise, **about)
-        if not isinstance(layer, BlocksLayer):
-            raise OptionError(f"layer is {named(layer)}; the blocks engine reads a BlocksLayer")
+        assert isinstance(layer, BlocksLayer)
         self.blocks = layer.blocks
         self.parts = [
             reading(block.layer, Full(), promise, threads=self._threads, seed=_seed(self.seed, number))

@@ -26,7 +26,6 @@ from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import ExpertsReference
-from headlong.errors import OptionError, named
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
@@ -60,8 +59,7 @@ class ExpertsEngine(StructuredEngine):
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
         super().__init__(layer, options, promise, **about)
-        if not isinstance(layer, ExpertsLayer):
-            raise OptionError(f"layer is {named(layer)}; the experts engine reads an ExpertsLayer")
+        assert isinstance(layer, ExpertsLayer)
         self.parts = [
             reading(layer.expert(number), Full(), promise, threads=self._threads, seed=self.seed)
             for number in range(layer.experts)

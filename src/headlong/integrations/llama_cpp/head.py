@@ -25,7 +25,7 @@ Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Limits = dict[str, Any]
 """``allowed=`` and ``exclude=`` of an engine's verbs."""
-BLOCK, TURNED = 32, 512
+BLOCK, TURNED = 32, 1024
 """Coordinates of a group of codes, and of a rotation at most: larger ones take long to make."""
 LEAST_DIM, LEAST_WEIGHTS = 256, 1 << 22
 """Smaller heads are read in microseconds in any way."""
