@@ -398,6 +398,20 @@ def test_l2_is_told_apart_where_a_float32_bias_cannot() -> None:
     np.testing.assert_allclose(distances, np.take_along_axis(exact, ids, 1), rtol=1e-6)
 
 
+@pytest.mark.parametrize("k", [1, 7, 40])
+def test_rows_that_are_permutations_are_equally_far(k: int) -> None:
+    rng = np.random.default_rng(k)
+    row, query = rng.standard_normal(48).astype(np.float32), np.full((1, 48), 0.3, np.float32)
+    ids = np.sort(rng.choice(3000, 40, replace=False))
+    rows = (1 + rng.random((3000, 48), np.float32)) * 2
+    rows[ids] = [rng.permutation(row) for _ in ids]
+    rows[ids[5]] = rows[ids[2]]
+    index = IndexFlatL2(48)
+    index.add(rows)
+    distances, found = index.search(np.concatenate([query, query]), k)
+    assert found.tolist() == 2 * [ids[:k].tolist()] and len(np.unique(distances)) == 1
+
+
 def test_cosine_is_the_product_of_directions() -> None:
     index = IndexFlat(24, metric="cosine")
     index.add(ROWS)
