@@ -19,6 +19,7 @@ from headlong import Layer
 from headlong.errors import (
     AbsentError,
     DtypeError,
+    HeadlongError,
     IdError,
     InputError,
     MalformedFileError,
@@ -384,6 +385,26 @@ def test_tensors_come_in_as_arrays_do() -> None:
     for queries in (torch.zeros(2, 24, device="meta"), torch.zeros(2, 24).to(torch.float8_e4m3fn), np.full((2, 24), "x")):
         with pytest.raises(DtypeError, match="x is on meta|has no NumPy view|expected real numbers"):
             index.search(queries, 3)
+
+
+def test_what_is_no_number_is_refused_with_a_sentence() -> None:
+    index, named = IndexFlatL2(4), faiss_api.IndexIDMap(IndexFlatL2(4))
+    rows, no_number = np.eye(4, dtype=np.float32), np.ones(2)
+    index.add(rows)
+    named.add_with_ids(rows, [-5, 3, 1, 2])
+    assert (named.reconstruct(-5) == rows[0]).all() and (named.reconstruct_n(1, 3) == rows[[2, 3, 1]]).all()
+    nothing = faiss_api.SearchParameters(faiss_api.IDSelectorBitmap(np.empty(0, np.uint8)))
+    assert index.search(rows, 1, params=nothing)[1].tolist() == 4 * [[-1]]
+    for ask in (
+        lambda: index.range_search(rows, no_number), lambda: index.range_search(rows, "near"),
+        lambda: index.reconstruct(no_number), lambda: index.reconstruct_n(no_number, 2), lambda: named.reconstruct_n(0, "2"),
+        lambda: named.reconstruct(None), lambda: named.add_with_ids(np.float32(1), [1]), lambda: faiss_api.IndexIDMap(rows),
+        lambda: index.search(rows, 1, D=[1.0]), lambda: IndexFlat(4, no_number), lambda: faiss_api.index_factory(4, ["Flat"]),
+        lambda: faiss_api.index_factory(4, "Flat", no_number), lambda: faiss_api.IDSelectorRange(no_number, 3),
+        lambda: faiss_api.IDSelectorBitmap([1.5]),
+    ):  # fmt: skip
+        with pytest.raises(HeadlongError):
+            ask()
 
 
 def test_l2_is_told_apart_where_a_float32_bias_cannot() -> None:
