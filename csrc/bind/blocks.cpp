@@ -159,7 +159,7 @@ class BoundBlocks {
         check(more.dim == b_.dim && more.width == b_.width && more.look == b_.look && more.edges == b_.edges &&
                   more.closer_from == b_.closer_from && more.closer_shape.count == b_.closer_shape.count && more.beside == nullptr,
               "trees side by side bound the same coordinates");
-        b_.beside = &more;
+        b_.beside = &more, b_.most_norm = std::max(b_.most_norm, more.most_norm);
         beside_ = std::move(other);
     }
 

@@ -246,17 +246,29 @@ void OneQuery::weigh(double z) {
 // Among the k best, if it is one of them; with a reach all are kept.
 void OneQuery::keep(const ScoredClass& one) {
     if (draws()) return reach_.keys->take(one.id, one.z);
-    if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !order_(one, w_.best.front())) return;
+    if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !order_(one, w_.best.front())) {
+        dropped_ = std::max(dropped_, one.z);
+        return;
+    }
     w_.best.push_back(one);
     if (reaches()) return weigh(one.z);
     std::push_heap(w_.best.begin(), w_.best.end(), order_);
     if (static_cast<int64_t>(w_.best.size()) <= k_) return;
     std::pop_heap(w_.best.begin(), w_.best.end(), order_);
+    dropped_ = std::max(dropped_, w_.best.back().z);
     w_.best.pop_back();
 }
 
-void OneQuery::add(const std::vector<ScoredClass>& best, int64_t opened) {
+bool OneQuery::told_apart() const {
+    const auto count = static_cast<int64_t>(w_.best.size());
+    for (int64_t i = 0; several_ && i < std::min(k_, count); ++i)
+        if (near_.may_beat(i + 1 < count ? w_.best[i + 1].z : dropped_, w_.best[i].z)) return false;
+    return true;
+}
+
+void OneQuery::add(const std::vector<ScoredClass>& best, int64_t opened, double dropped) {
     for (const ScoredClass& one : best) keep(one);
+    dropped_ = std::max(dropped_, dropped);
     opened_ += opened;
     full_ = is_full();
     if (full_) raise(threshold());

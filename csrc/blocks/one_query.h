@@ -67,9 +67,10 @@ class OneQuery {
   public:
     OneQuery(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, const uint8_t* mask, Work& work, SearchResult& answer)
         : b_(&blocks), hidden_(hidden), k_(k), reach_(reach), mask_(mask), w_(work), answer_(answer),
-          // rows that have other names, or lie in several trees, are compared as they are
-          order_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias,
-                 blocks.names == nullptr && blocks.beside == nullptr ? blocks.most_norm : 0, hidden) {}
+          // of several trees no row can be read again: logits are compared as they are, and `told_apart` says whether that will do
+          several_(blocks.names != nullptr || blocks.beside != nullptr),
+          order_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias, several_ ? 0 : blocks.most_norm, hidden),
+          near_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias, several_ ? blocks.most_norm : 0, hidden) {}
 
     // Rotates the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
     // float32 cannot hold the query, or its reach is half of all.
@@ -82,7 +83,7 @@ class OneQuery {
     void share(std::atomic<float>* threshold) { shared_ = threshold; }
 
     // What another run of the search found.
-    void add(const std::vector<ScoredClass>& best, int64_t opened);
+    void add(const std::vector<ScoredClass>& best, int64_t opened, double dropped);
 
     // The node of the coarsest level reaches the threshold.
     bool wants(int32_t node) const { return bounds_[node] >= tau_; }
@@ -99,6 +100,10 @@ class OneQuery {
     // Scores what is still open, best first, and leaves the best in order. False where a dense pass is cheaper.
     bool close();
     std::vector<ScoredClass>& best() { return w_.best; }
+    // Whether the k best are in order, and others behind them, whichever way their sums were rounded.
+    bool told_apart() const;
+    // The largest logit that is not among the best.
+    double dropped() const { return dropped_; }
     int64_t opened() const { return opened_; }
     float floor() const { return tau_; }
 
@@ -132,7 +137,9 @@ class OneQuery {
     const uint8_t* mask_;
     Work& w_;
     SearchResult& answer_;
-    TrueOrder order_;
+    bool several_;
+    TrueOrder order_, near_;
+    double dropped_ = -std::numeric_limits<double>::infinity();
     LookQuery box_{}, own_{}, closer_{};
     const float *bounds_ = nullptr, *ends_ = nullptr;
     const uint64_t* seeded_ = nullptr;

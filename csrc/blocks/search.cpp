@@ -138,6 +138,7 @@ class Group {
             const auto found = static_cast<int64_t>(best.size());
             answers[q].best.assign(best.begin(), best.begin() + (reach_.depth < 0 ? std::min(k_, found) : found));
             answers[q].floor = all[q].floor();
+            answers[q].done = answers[q].done && all[q].told_apart();
             answers[q].opened = std::min(1.0, static_cast<double>(all[q].opened()) / static_cast<double>(b_.levels.back().groups));
         }
     }
@@ -175,6 +176,7 @@ class Group {
             std::vector<ScoredClass> best;
             std::vector<LargestKey> key;   // of one query, or none
             int64_t opened = 0;
+            double dropped = -std::numeric_limits<double>::infinity();
             bool done = true;
         };
         std::vector<Part> parts(threads_);
@@ -205,10 +207,11 @@ class Group {
             parts[t].done = own.close();
             parts[t].best = own.best();
             parts[t].opened = own.opened();
+            parts[t].dropped = own.dropped();
         });
         for (const Part& part : parts) {
             for (const LargestKey& key : part.key) reach_.keys->join(key);
-            first.add(part.best, part.opened);
+            first.add(part.best, part.opened, part.dropped);
             answer.rows += part.answer.rows;
             answer.bytes += part.answer.bytes;
             answer.done = answer.done && part.done;

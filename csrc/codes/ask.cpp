@@ -247,6 +247,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     const Executor& e = *codes.rows;
     const bool sums = std::isfinite(question.eps), ids = question.k > 0;
     std::vector<Answer> answers(n);
+    if (n == 0) return answers;
     std::vector<int64_t> left;
     if (4 * question.k > e.vocab) {
         left.resize(n);

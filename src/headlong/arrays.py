@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.dtypes import BFLOAT16, HIDDEN, STORED
-from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError, named
+from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, ShapeError, named
 
 Array = NDArray[Any]
 Kind = Literal["numpy", "torch"]
@@ -61,9 +61,17 @@ def kind_of(value: object) -> Kind:
 
 
 def is_linear(value: object) -> bool:
-    """Whether ``value`` is a ``torch.nn.Linear``; never imports torch."""
+    """Whether ``value`` is a ``torch.nn.Linear``; InputError for one that computes something else. Never imports torch."""
     linear = getattr(getattr(sys.modules.get("torch"), "nn", None), "Linear", None)
-    return linear is not None and isinstance(value, linear)
+    if linear is None or not isinstance(value, linear):
+        return False
+    module: Any = value
+    own = getattr(vars(module).get("forward", module.forward), "__func__", None) is not linear.forward
+    hooks = ("_forward_hooks", "_forward_pre_hooks")  # torch has no other way to ask
+    if own or any(getattr(module, kind) for kind in hooks):
+        what = "a forward of its own" if own else "hooks"
+        raise InputError(f"{named(value)} has {what}, so its scores are not weight @ hidden + bias; pass the right weight")
+    return True
 
 
 def as_numpy(value: Any, name: str) -> Array:

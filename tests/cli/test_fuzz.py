@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import fuzz_readers
 from fuzz_readers import FaultError, Target, check_one, damaged, fuzz
 from headlong.errors import MalformedFileError
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits are set on Linux")
 
 
 @pytest.mark.parametrize("name", fuzz_readers.TARGETS)
@@ -32,8 +36,28 @@ def accept(path: Path) -> None:
     path.read_bytes()
 
 
-@pytest.mark.parametrize(("read", "message"), [(crash, "ZeroDivisionError: planted"), (accept, "accepted here, refused by")])
-def test_the_fuzzer_finds_planted_faults(read: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+def hang(path: Path) -> None:
+    while True:
+        path.name.upper()
+
+
+def swell(path: Path) -> None:
+    np.ones(2**27)
+
+
+PLANTED = [
+    (crash, "ZeroDivisionError: planted"),
+    (accept, "accepted here, refused by"),
+    pytest.param(hang, "TimeoutError: more than", marks=LINUX),
+    pytest.param(swell, "MemoryError", marks=LINUX),
+]
+
+
+@pytest.mark.parametrize(("read", "message"), PLANTED)
+def test_the_fuzzer_finds_planted_faults(
+    read: Callable[[Path], None], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fuzz_readers, "SECONDS", 0.2)
     with pytest.raises(FaultError, match=message):
         check_one(Target("planted", [], "x", read), tmp_path / "x", b"no tensors")
     assert check_one(Target("planted", [], "x", refuse), tmp_path / "x", b"") == "MalformedFileError"

@@ -79,3 +79,9 @@ def test_a_full_scan_says_entropies_in_float64(link: hl.Affine | hl.SoftCap) -> 
     found = engine.entropy(np.concatenate([hidden, np.zeros((1, 100))]), eps=1e-7)
     assert found.cost.dense.all() and (found.error < 1e-7).all()
     check_within(found.entropy, exact(bent, np.concatenate([hidden, np.zeros((1, 100))])), found.error, 1e-9)
+
+
+def test_no_rows_have_no_entropies() -> None:
+    layer, hidden = gaussian(200, 16, 2)
+    found = hl.compile(layer, "codes").entropy(hidden[:0])
+    assert found.entropy.shape == found.error.shape == found.cost.rows.shape == (0,)

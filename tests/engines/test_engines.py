@@ -385,6 +385,10 @@ def test_torch_in_torch_out(level: str, method: str) -> None:
         (lambda e, h: e.sample(h, min_p=1.5), OptionError, "min_p is 1.5"),
         (lambda e, h: e.sample(h, seed=-1), OptionError, "seed is -1"),
         (lambda e, h: e.sample(h, position=2**64), OptionError, "position is"),
+        (lambda e, h: e.sample(None), DtypeError, "hidden is"),
+        (lambda e, h: e.sample(np.float32(1.0)), ShapeError, r"hidden has shape \[\]"),
+        (lambda e, h: e.sample(h, top_p=[[0.5], [0.5, 0.6]]), DtypeError, "top_p is not an array"),
+        (lambda e, h: e.sample(h, seed={}), OptionError, "seed is"),
     ],
 )
 def test_bad_calls(method: str, call: Any, error: type[HeadlongError], message: str) -> None:

@@ -38,23 +38,24 @@ def sharded(layer: hl.Layer, cut: int) -> Any:
     return here([hl.compile(part, delta=0, threads=1) for part in parts])
 
 
-def changed(layer: hl.Layer, cut: int) -> Any:
+def changed(layer: hl.Layer, cut: int, **options: Any) -> Any:
     """All rows from ``cut`` on, and some others that change, lie beside."""
     bias = layer.bias
-    engine = hl.compile(hl.Layer(layer.weight[:cut], None if bias is None else bias[:cut]), delta=0, threads=1)
+    engine = hl.compile(hl.Layer(layer.weight[:cut], None if bias is None else bias[:cut]), delta=0, threads=1, **options)
     moved = np.arange(0, cut, 7)
     for ids in (np.arange(cut, layer.vocab), moved):
         engine = engine.with_rows(layer.weight[ids], None if bias is None else bias[ids], ids)
     return engine
 
 
-@pytest.mark.parametrize("kind", ["shards", "rows beside"])
+@pytest.mark.parametrize("kind", ["shards", "rows beside", "rows beside blocks"])
 @given(seed=st.integers(0, 2**32), k=st.integers(1, EQUAL), bias=st.booleans())
 @settings(max_examples=8, deadline=None)
 def test_rows_that_are_permutations_tie_across_parts(kind: str, seed: int, k: int, bias: bool) -> None:
     layer, hidden, ids = permuted(seed, bias)
     cut = int(ids[seed % EQUAL]) + 1
-    engine = sharded(layer, cut) if kind == "shards" else changed(layer, cut)
+    blocks = {"method": "codes", "blocks": True} if kind.endswith("blocks") else {}
+    engine = sharded(layer, cut) if kind == "shards" else changed(layer, cut, **blocks)
     for eps, some in product((0.01, math.inf), (hidden[:1], hidden)):
         top = engine.topk(some, k, eps=eps)
         assert top.ids[0].tolist() == ids[:k].tolist(), eps

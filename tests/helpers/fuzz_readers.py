@@ -4,8 +4,8 @@
 
 Each input is a good file, damaged in one to three ways: bits flipped, bytes cut off or added, the header's text edited,
 its length, offsets, shapes and types changed, its numbers poisoned. What the readers still accept is read to the last byte,
-and the safetensors library has to accept it too. Input number n of a seed is always the same; a failing one is kept, with
-its number.
+and the safetensors library has to accept it too. No input may take more than five seconds, nor four times its file's memory.
+Input number n of a seed is always the same; a failing one is kept, with its number.
 A reader joins by adding a function that returns its :class:`Target` to ``TARGETS``.
 """
 
@@ -16,10 +16,12 @@ import contextlib
 import json
 import math
 import random
+import signal
 import struct
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +47,8 @@ POISONS = [
     b"\xff",
 ]
 """NaN, infinities, extremes in every float type; as code bytes, whatever they come to."""
+SECONDS, TIMES, SPARE = 5.0, 4, 32 << 20
+"""Of processor time that an input may take; of its file's size that it may take of memory, beside what else is needed."""
 
 
 class Target(NamedTuple):
@@ -330,11 +334,36 @@ class FaultError(AssertionError):
     """A reader failed in another way than it may."""
 
 
+@contextlib.contextmanager
+def limits(size: int) -> Iterator[None]:
+    """TimeoutError or MemoryError for what takes longer, or more, than a file of ``size`` bytes may; on Linux."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"more than {SECONDS} s of processor time")
+
+    used = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) << 10
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    before = signal.signal(signal.SIGVTALRM, late)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+        resource.setrlimit(resource.RLIMIT_DATA, (used + TIMES * size + SPARE, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def check_one(target: Target, path: Path, data: bytes) -> str:
     """The outcome of one input: ``"accepted"`` or the name of our exception; FaultError for everything else."""
     path.write_bytes(data)
     try:
-        target.read(path)
+        with limits(len(data)):
+            target.read(path)
     except HeadlongError as error:
         str(error).encode()  # printable as it is
         return type(error).__name__

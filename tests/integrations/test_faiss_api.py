@@ -19,6 +19,7 @@ from headlong import Layer
 from headlong.errors import (
     AbsentError,
     DtypeError,
+    HeadlongError,
     IdError,
     InputError,
     MalformedFileError,
@@ -386,6 +387,26 @@ def test_tensors_come_in_as_arrays_do() -> None:
             index.search(queries, 3)
 
 
+def test_what_is_no_number_is_refused_with_a_sentence() -> None:
+    index, named = IndexFlatL2(4), faiss_api.IndexIDMap(IndexFlatL2(4))
+    rows, no_number = np.eye(4, dtype=np.float32), np.ones(2)
+    index.add(rows)
+    named.add_with_ids(rows, [-5, 3, 1, 2])
+    assert (named.reconstruct(-5) == rows[0]).all() and (named.reconstruct_n(1, 3) == rows[[2, 3, 1]]).all()
+    nothing = faiss_api.SearchParameters(faiss_api.IDSelectorBitmap(np.empty(0, np.uint8)))
+    assert index.search(rows, 1, params=nothing)[1].tolist() == 4 * [[-1]]
+    for ask in (
+        lambda: index.range_search(rows, no_number), lambda: index.range_search(rows, "near"),
+        lambda: index.reconstruct(no_number), lambda: index.reconstruct_n(no_number, 2), lambda: named.reconstruct_n(0, "2"),
+        lambda: named.reconstruct(None), lambda: named.add_with_ids(np.float32(1), [1]), lambda: faiss_api.IndexIDMap(rows),
+        lambda: index.search(rows, 1, D=[1.0]), lambda: IndexFlat(4, no_number), lambda: faiss_api.index_factory(4, ["Flat"]),
+        lambda: faiss_api.index_factory(4, "Flat", no_number), lambda: faiss_api.IDSelectorRange(no_number, 3),
+        lambda: faiss_api.IDSelectorBitmap([1.5]),
+    ):  # fmt: skip
+        with pytest.raises(HeadlongError):
+            ask()
+
+
 def test_l2_is_told_apart_where_a_float32_bias_cannot() -> None:
     """Rows far from the origin, near each other: the bias is rounded by more than distances differ."""
     rows = (1000 + RNG.standard_normal((400, 8)) * 0.01).astype(np.float32)
@@ -396,6 +417,20 @@ def test_l2_is_told_apart_where_a_float32_bias_cannot() -> None:
     exact = np.square(queries[:, None].astype(np.float64) - rows.astype(np.float64)).sum(-1)
     np.testing.assert_array_equal(ids, np.argsort(exact, axis=1, kind="stable")[:, :6])
     np.testing.assert_allclose(distances, np.take_along_axis(exact, ids, 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 7, 40])
+def test_rows_that_are_permutations_are_equally_far(k: int) -> None:
+    rng = np.random.default_rng(k)
+    row, query = rng.standard_normal(48).astype(np.float32), np.full((1, 48), 0.3, np.float32)
+    ids = np.sort(rng.choice(3000, 40, replace=False))
+    rows = (1 + rng.random((3000, 48), np.float32)) * 2
+    rows[ids] = [rng.permutation(row) for _ in ids]
+    rows[ids[5]] = rows[ids[2]]
+    index = IndexFlatL2(48)
+    index.add(rows)
+    distances, found = index.search(np.concatenate([query, query]), k)
+    assert found.tolist() == 2 * [ids[:k].tolist()] and len(np.unique(distances)) == 1
 
 
 def test_cosine_is_the_product_of_directions() -> None:

@@ -15,7 +15,7 @@ from torch import multiprocessing, nn
 
 import headlong
 from headlong.errors import DtypeError, InputError, OptionError
-from headlong.heads import BandsHead, DenseHead, DifferentiatedHead
+from headlong.heads import HEADS, BandsHead, DenseHead, DifferentiatedHead, build_head
 from headlong.torch import AdaptiveLogSoftmaxWithLoss, OutputLayer
 
 DIM, VOCAB = 24, 900
@@ -172,6 +172,24 @@ def test_a_linear_is_a_layer() -> None:
         OutputLayer.of(nn.ReLU())  # type: ignore[arg-type]
 
 
+class Normed(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        return nn.functional.linear(input, nn.functional.normalize(self.weight), self.bias)
+
+
+def test_a_linear_that_computes_something_else_is_refused() -> None:
+    hooked = linear()
+    hooked.register_forward_hook(lambda module, given, scores: 2 * scores)
+    for one, said in ((Normed(DIM, VOCAB), "Normed has a forward of its own"), (hooked, "Linear has hooks")):
+        for take in (headlong.Layer, headlong.compile, OutputLayer.of):
+            with pytest.raises(InputError, match=said):
+                take(one)
+    normed = torch.nn.utils.parametrizations.weight_norm(linear())
+    assert torch.equal(headlong.compile(normed).topk(hidden(), k=4).ids, normed(hidden()).topk(4).indices)
+    with pytest.raises(InputError, match="its weight a parameter"):
+        OutputLayer.of(normed)
+
+
 @pytest.mark.parametrize("options", [{}, {"head_bias": True}, {"div_value": 2.0}])
 def test_torchs_adaptive_softmax_is_the_same_model(options: Any) -> None:
     torch.manual_seed(1)
@@ -209,8 +227,26 @@ def test_adaptive_softmax_is_made_as_torchs_is() -> None:
         assert getattr(ours, name) == getattr(theirs, name)
     one = ours(x[0], torch.tensor(7))
     assert one.output.shape == () and torch.equal(one.loss, theirs(x[0], torch.tensor(7)).loss)
-    with pytest.raises(OptionError, match="lower it"):
-        AdaptiveLogSoftmaxWithLoss(DIM, VOCAB, [50, 300], div_value=100.0)
+    for other in (nn.Linear(DIM, VOCAB), Doubled(DIM, VOCAB, [50, 300])):
+        with pytest.raises(InputError, match=r"expected torch.nn.AdaptiveLogSoftmaxWithLoss"):
+            AdaptiveLogSoftmaxWithLoss.of(other)  # type: ignore[arg-type]
+
+
+class Doubled(nn.AdaptiveLogSoftmaxWithLoss):
+    def forward(self, input_: torch.Tensor, target_: torch.Tensor) -> Any:
+        return super().forward(2 * input_, target_)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # torch's, of a band that reads nothing
+def test_a_band_that_reads_nothing_is_uniform_as_torchs_is() -> None:
+    theirs = nn.AdaptiveLogSoftmaxWithLoss(8, 60, [5, 10, 20])
+    assert [len(project.weight) for project, _ in theirs.tail] == [2, 0, 0]
+    ours, x = AdaptiveLogSoftmaxWithLoss.of(theirs), torch.randn(7, 8)
+    assert torch.equal(ours.log_prob(x), theirs.log_prob(x))
+    top = ours.topk(x, 60)
+    expected = torch.sort(theirs.log_prob(x), descending=True, stable=True)
+    torch.testing.assert_close(top.log_probs, expected.values, atol=0.011, rtol=0)
+    assert torch.equal(top.ids, expected.indices)
 
 
 @pytest.mark.parametrize("kind", [AdaptiveLogSoftmaxWithLoss, nn.AdaptiveLogSoftmaxWithLoss])
@@ -264,6 +300,22 @@ def test_arrays_are_asked_and_never_a_foreign_traceback() -> None:
     head = DenseHead(DIM, VOCAB)
     with pytest.raises(DtypeError, match=r"hidden is a ndarray; expected a torch tensor: pass torch.as_tensor\(hidden\)"):
         head(x.numpy())
+    for wrong, said in (
+        (x.numpy(), r"hidden is a ndarray; expected a dense torch tensor"),
+        (x.to_sparse(), r"hidden is torch.sparse_coo; expected a dense torch tensor"),
+        (x[0], rf"hidden has shape \[{DIM}\]; expected \[N, {DIM}\]"),
+        (torch.zeros(3, DIM + 1), "hidden has shape"),
+    ):
+        for kind in HEADS:
+            one = build_head(kind, DIM, VOCAB)
+            for ask in (one.log_prob, one.predict):
+                with pytest.raises(InputError, match=said):
+                    ask(wrong)  # type: ignore[arg-type]
+    with pytest.raises(DtypeError, match="class_weight is a list; expected a torch tensor"):
+        head(x, torch.tensor([1, 2, 3]), class_weight=[1.0])  # type: ignore[arg-type]
+    for counts in (torch.zeros(VOCAB, device="meta"), ["a"] * VOCAB, [[1.0], [1.0, 2.0]]):
+        with pytest.raises(InputError, match="counts"):
+            BandsHead(DIM, VOCAB, counts=counts)
     with pytest.raises(DtypeError, match="target is a list; expected a torch tensor"):
         head(x, [1, 2, 3])
     with pytest.raises(DtypeError, match="the tied weight is a ndarray; expected the embedding's own nn.Parameter"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import logsumexp, softmax
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
@@ -18,7 +19,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import headlong as hl
-from headlong.errors import InputError, MissingPackageError, NonFiniteError, OptionError, ShapeError
+from headlong.errors import DtypeError, InputError, MissingPackageError, NonFiniteError, OptionError, ShapeError
 from headlong.integrations.sklearn import HeadClassifier, TopKClassifier
 
 QUICK = {"epochs": 30, "random_state": 0}
@@ -158,6 +159,17 @@ def test_sparse_coefficients_are_read() -> None:
     inside = LogisticRegression(max_iter=300).fit(x, y)
     expected = inside.predict(x)
     assert (TopKClassifier.of(inside.sparsify()).predict(x) == expected).all()
+
+
+def test_tensors_are_read_as_arrays_are() -> None:
+    x, y = data(6)
+    model = TopKClassifier().fit(torch.from_numpy(x).requires_grad_(), y)
+    rows = torch.from_numpy(x[:9])
+    for given in (rows, rows.clone().requires_grad_(), rows.bfloat16(), rows.half()):
+        assert (model.predict(given) == model.predict(given.detach().double().numpy())).all()
+    for wrong in (rows.to_sparse(), rows.to("meta"), rows.to(torch.float8_e4m3fn)):
+        with pytest.raises(DtypeError):
+            model.predict(wrong)
 
 
 def test_bad_settings_are_named() -> None:

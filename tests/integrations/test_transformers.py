@@ -144,6 +144,21 @@ def test_same_noise_same_tokens(model: Any, name: str) -> None:
     assert sum(head.paths.values()) % len(PROMPTS) == 0
 
 
+TIED: list[dict[str, Any]] = [{"top_k": 1}, {"top_k": 6, "top_p": 0.8}, {"top_k": 1, "repetition_penalty": 1.4}]
+
+
+@pytest.mark.parametrize("options", TIED)
+def test_top_k_keeps_all_that_tie_at_the_kth_place(plain: Any, options: dict[str, Any]) -> None:
+    with torch.no_grad():
+        weight = plain.lm_head.weight
+        weight.copy_(weight[torch.arange(VOCAB) // 4 * 4])
+    options = {"do_sample": True, **SHORT, **options}
+    expected = plain.generate(PROMPTS, custom_generate=dense_with_noise(3), **options)
+    accelerate(plain, method="codes")
+    assert torch.equal(plain.generate(PROMPTS, custom_generate=headlong_generate, headlong_seed=3, **options), expected)
+    assert (expected[:, PROMPTS.shape[1] :] % 4 > 0).any()  # not the first of four alone
+
+
 def test_padding_and_returned_sequences_are_transformers_business(plain: Any) -> None:
     mask = torch.ones_like(PROMPTS)
     mask[0, :3] = 0

@@ -103,6 +103,15 @@ def test_a_part_that_a_user_names_is_read_with_its_index(tmp_path: Path) -> None
         np.testing.assert_array_equal(hl.Layer.load(path).weight, WEIGHT)
 
 
+@pytest.mark.parametrize("name", ["model_00001-of-00002", "model_00001_of_00002", "model.00001-of-00010", "part-1-of-2-x"])
+def test_a_part_is_known_by_any_usual_name(name: str, tmp_path: Path) -> None:
+    write_file(tmp_path / f"{name}.safetensors", {"model.embed_tokens.weight": WEIGHT}, {"format": "pt"})
+    with pytest.raises(MissingTensorError, match="is one part of a model"):
+        hl.Layer.load(tmp_path / f"{name}.safetensors")
+    write_file(tmp_path / "model-00001-of-00001.safetensors", {"model.embed_tokens.weight": WEIGHT}, {"format": "pt"})
+    np.testing.assert_array_equal(hl.Layer.load(tmp_path / "model-00001-of-00001.safetensors").weight, WEIGHT)
+
+
 def tiles(vocab: int, dim: int, side: int) -> tuple[dict[str, Any], Any]:
     rng = np.random.default_rng(0)
     codes = rng.standard_normal((vocab, dim)).astype(ml_dtypes.float8_e4m3fn)

@@ -163,6 +163,15 @@ def test_the_head_of_a_split_model_is_found_in_its_part(tmp_path: Path) -> None:
         hl.Layer.load(second)
 
 
+def test_a_file_that_is_called_a_part_and_says_nothing_of_others_has_to_have_the_head(tmp_path: Path) -> None:
+    path = tmp_path / "model-00001-of-00002.gguf"
+    path.write_bytes(model(LLAMA, {"token_embd.weight": ([8, 8], 0, 0)}, WEIGHT.tobytes()))
+    with pytest.raises(MissingTensorError, match="is called part 1 of 2, has no 'output.weight', and does not say where"):
+        hl.Layer.load(path)
+    path.write_bytes(model(LLAMA, HEAD, WEIGHT.tobytes()))
+    np.testing.assert_array_equal(hl.Layer.load(path).weight, WEIGHT)
+
+
 LINKS: list[tuple[str, dict[str, float], Any]] = [
     ("gemma2", {}, SoftCap(30.0)),  # llama.cpp's default, where the file is silent
     ("gemma3n", {}, SoftCap(30.0)),

@@ -16,6 +16,7 @@ from headlong import native
 from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
 from headlong.engines.base import Engine
+from headlong.engines.build import checked_norms
 from headlong.engines.by_blocks import BlockReader
 from headlong.engines.class_masks import Marked
 from headlong.engines.direct_call import Direct, direct_search
@@ -92,7 +93,8 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
     if plan.blocks is None or not isinstance(reader, BlockReader) or not reader.native:
         return None
     order = plan.blocks.order
-    search = native.blocks(settled.layer.weight, settled.layer.bias, plan.blocks, MOST_SCORED, level)
+    longest = float(settled.norms.max())
+    search = native.blocks(settled.layer.weight, settled.layer.bias, plan.blocks, MOST_SCORED, level, longest)
     if not there.all():
         places = (there[np.maximum(order, 0)] != 0).reshape(-1, NEIGHBOURS)
         search.keep_there(np.packbits(places, axis=1, bitorder="little").view("<u2").ravel())
@@ -100,7 +102,8 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
         more = blocks_beside(plan, rows, native.threads(settled.threads))
         if more is None:
             return None
-        beside = native.blocks(rows.weight, rows.bias, more, MOST_SCORED, level)
+        longest = float(checked_norms(rows, native.threads(settled.threads)).max())
+        beside = native.blocks(rows.weight, rows.bias, more, MOST_SCORED, level, longest)
         beside.name(ids)
         search.put_beside(beside)
     return direct_search(reader, search, settled.promise, settled.threads, f"{settled.name}/{reader.isa}")

@@ -136,17 +136,18 @@ class Common(ABC):
         engine: Any = self
         eps = (engine.promise.eps if self.draws_say_log_probs else math.inf) if eps is None else checked_eps(eps)
         seed = self._fresh_seed() if seed is None else seed
-        first = draws.first_of(position, len(hidden))
+        count = len(hidden) if hasattr(hidden, "__len__") and getattr(hidden, "ndim", 1) != 0 else 0  # none: refused below
+        first = draws.first_of(position, count)
         if math.isinf(eps) and ties == "ids" and not support and first is not None:
             if self._direct is not None and allowed is None and exclude is None:
                 found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0)
                 if found is not None:
                     return found
-            if not any(map(np.ndim, (temperature, top_k, top_p, min_p, seed))):
+            if not any(map(draws.is_each, (temperature, top_k, top_p, min_p, seed))):
                 checked = checked_filters(n, temperature, top_k, top_p, min_p, seed, first, engine.layer.vocab, class0)
                 return self._sample(hidden, checked, allowed, exclude)
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        rules = rules_of(len(hidden), engine.layer.vocab, seed, position, **filters)
+        rules = rules_of(count, engine.layer.vocab, seed, position, **filters)
         about: dict[str, Any] = {"ties": ties, "support": support, "class0": whole(class0, "class0", *RANGES["class0"])}
         return draws.sample(self, to_host(hidden), n, rules, eps=eps, allowed=allowed, exclude=exclude, **about)
 

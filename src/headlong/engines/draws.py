@@ -69,11 +69,16 @@ def rules_of(batch: int, vocab: int, seed: Any, position: Any, **filters: Any) -
     return Rules(**each)
 
 
+def is_each(given: Any) -> bool:
+    """Whether it is one for each row."""
+    return isinstance(given, (list, tuple)) or getattr(given, "ndim", 0) > 0
+
+
 def first_of(position: Any, batch: int) -> Any:
     """The position of the first row, where those of the others count up from it; None where they do not."""
     if position is None:
         return 0
-    if np.ndim(position) == 0 and not hasattr(position, "shape"):
+    if not is_each(position) and not hasattr(position, "shape"):
         return position if batch == 1 else None
     places = as_numpy(position, "position")
     if places.dtype.kind not in "iu" or places.shape != (batch,) or not batch:
@@ -84,7 +89,7 @@ def first_of(position: Any, batch: int) -> Any:
 def _each(given: Any, none: Any, batch: int, name: str, check: Any) -> list[Any]:
     if given is None:
         return [none] * batch
-    if np.ndim(given) == 0 and not hasattr(given, "shape"):
+    if not is_each(given) and not hasattr(given, "shape"):
         return [check(given, name, *RANGES[name], ADVICE.get(name, ""))] * batch
     values = as_numpy(given, name)
     if values.ndim == 0:
@@ -187,7 +192,7 @@ class _Draws:
             return
         for run in together:
             first, rule = run[0], self.rules
-            filters = Filters(self.n, *rule.sieve(first), rule.seed[first], rule.position[first], self.class0)
+            filters = Filters(self.n, *rule.sieve(first)[:4], rule.seed[first], rule.position[first], self.class0)
             self._take(run, self.engine.drawn(self.rows[run], filters, **self.limits(run)))
 
     def _take(self, rows: list[int], drawn: Sample) -> None:
@@ -246,7 +251,8 @@ class _Draws:
                 scores = self.engine.exponents(logits)
                 complete = k == self.engine.layer.vocab or not there.all()
                 found = Ranked(ids, scores, -math.inf if complete else float(scores[-1]))
-                size = self._size(row, found, all_ties) if len(ids) else 0
+                sieve = self.rules.sieve(row)._replace(all_ties=all_ties)
+                size = decided(_Row(self, row), sieve, found) if len(ids) else 0
                 if size == 0:
                     raise NonFiniteError("no class has a finite logit; expected an intact layer: open it with verify=True")
                 if size is None:
@@ -256,15 +262,6 @@ class _Draws:
                 whole_mass = complete or self.rules.top_p[row] >= 1 or self.rules.top_k[row] > 0
                 sure = bool(top.proved[place]) and (whole_mass or self.engine.promise.delta == 0)
                 self._draw(row, ids[:size], logits[:size], scores[:size], sure)
-
-    def _size(self, row: int, found: Ranked, all_ties: bool) -> int | None:
-        sieve = self.rules.sieve(row)
-        if sieve.top_k and all_ties and len(found.scores) > sieve.top_k:
-            many = int((found.scores >= found.scores[sieve.top_k - 1]).sum())
-            if many == len(found.scores) and math.isfinite(found.least):
-                return None
-            sieve = sieve._replace(top_k=many)
-        return decided(_Row(self, row), sieve, found)
 
     def _draw(self, row: int, ids: Ids, logits: Doubles, scores: Doubles, proved: bool) -> None:
         order, rule = np.argsort(ids), self.rules

@@ -62,12 +62,13 @@ class CandidateSource(Normaliser, Protocol):
 
 
 class Sieve(NamedTuple):
-    """``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off."""
+    """``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off; ``all_ties``: of equal scores at the k-th place all are kept."""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    all_ties: bool = False
 
     @property
     def keeps_all(self) -> bool:
@@ -81,7 +82,7 @@ class Sieve(NamedTuple):
 
 def kept(source: CandidateSource, sieve: Sieve) -> Ranked:
     """Exactly the classes that pass, best first."""
-    count = sieve.top_k or FIRST_CANDIDATES
+    count = sieve.top_k + sieve.all_ties if sieve.top_k else FIRST_CANDIDATES
     while True:
         found = source.best(count)
         size = decided(source, sieve, found)
@@ -96,6 +97,11 @@ def decided(source: Normaliser, sieve: Sieve, found: Ranked) -> int | None:
     weights = np.exp(scaled - scaled[0])
     whole = sieve.top_k > 0 or math.isinf(found.least)
     size = min(sieve.top_k or len(scaled), len(scaled))
+    if sieve.all_ties and size < len(scaled):
+        last = found.scores[size - 1]
+        if last <= found.least:  # others, which have not been seen, may tie
+            return None
+        size = int((found.scores >= last).sum())
     seen = int((found.scores >= found.least).sum())
     if sieve.top_p < 1:
         mass = weights[:size]

@@ -16,6 +16,7 @@ is computed when it is first asked for, so a training step that only takes ``.lo
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -56,6 +57,12 @@ class Head(nn.Module, ABC):
     opaque: ClassVar[bool] = False
     """The loss is made by native calls or of data-dependent shapes: torch.compile leaves it as it is."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for verb in ("log_prob", "predict"):
+            if verb in vars(cls):
+                setattr(cls, verb, _of_checked_rows(vars(cls)[verb]))
+
     def __init__(self, dim: int, vocab: int) -> None:
         super().__init__()
         if dim < 1 or vocab < 2:
@@ -72,7 +79,7 @@ class Head(nn.Module, ABC):
         class_weight: Tensor | None = None,
     ) -> HeadOutput | Tensor:
         """``ignore_index`` None: no target is passed over, and a compiled graph is in one piece where it can be."""
-        for name, value in (("hidden", hidden), ("target", target)):
+        for name, value in (("hidden", hidden), ("target", target), ("class_weight", class_weight)):
             if not isinstance(value, Tensor) and (name == "hidden" or value is not None):
                 raise DtypeError(f"{name} is {named(value)}; expected a torch tensor: pass torch.as_tensor({name})")
         kind = next((part.dtype for part in self.parameters()), hidden.dtype)
@@ -136,8 +143,7 @@ class Head(nn.Module, ABC):
 
     def check(self, hidden: Tensor, target: Tensor, counted: Tensor | None = None) -> None:
         """ShapeError, DtypeError or IdError where the two, or the targets that are counted, do not fit this head."""
-        if hidden.ndim != 2 or hidden.shape[1] != self.dim:
-            raise ShapeError(f"hidden has shape {list(hidden.shape)}; expected [N, {self.dim}]: flatten batch and time")
+        self.check_rows(hidden)
         if target.shape != hidden.shape[:1]:
             raise ShapeError(f"target has shape {list(target.shape)}; expected [{hidden.shape[0]}], one class per row")
         if target.dtype != torch.int64:
@@ -145,6 +151,15 @@ class Head(nn.Module, ABC):
         ids = target if counted is None else counted
         if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= self.vocab):
             raise IdError(f"target holds {int(ids.min())}..{int(ids.max())}; class ids run from 0 to {self.vocab - 1}")
+
+    def check_rows(self, hidden: Any) -> None:
+        """DtypeError or ShapeError for what are no hidden vectors of this head."""
+        if not isinstance(hidden, Tensor) or hidden.layout != torch.strided:
+            kind = f"{hidden.layout}" if isinstance(hidden, Tensor) else named(hidden)
+            advice = "pass torch.as_tensor(hidden) or hidden.to_dense()"
+            raise DtypeError(f"hidden is {kind}; expected a dense torch tensor: {advice}")
+        if hidden.ndim != 2 or hidden.shape[1] != self.dim:
+            raise ShapeError(f"hidden has shape {list(hidden.shape)}; expected [N, {self.dim}]: flatten batch and time")
 
     def check_tied(self, weight: Any, shape: tuple[int, int], advice: str = "") -> None:
         """DtypeError or ShapeError for a tied weight that is none."""
@@ -166,6 +181,17 @@ def refuse_graph() -> None:
     """In a backward pass that is written by hand: UnsupportedError where its results are to be differentiated again."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise UnsupportedError("these gradients are made once; expected no create_graph=True: a penalty on them is not had")
+
+
+def _of_checked_rows(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A verb of a head, asked by users directly: its rows are looked at first."""
+
+    @functools.wraps(verb)
+    def asked(head: Head, hidden: Tensor) -> Tensor:
+        head.check_rows(hidden)
+        return verb(head, hidden)
+
+    return asked
 
 
 def _kept(target: Tensor, ignored: int) -> Tensor | None:

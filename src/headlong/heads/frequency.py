@@ -16,7 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headlong.errors import NonFiniteError, OptionError, ShapeError
+from headlong.arrays import as_numpy, to_host
+from headlong.dtypes import HIDDEN
+from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 
 Counts = NDArray[np.float64]
 
@@ -25,7 +27,10 @@ def checked_counts(counts: Any, vocab: int) -> Counts | None:
     """``counts [vocab]`` as float64: finite, none below 0, not all 0."""
     if counts is None:
         return None
-    array: Counts = np.asarray(counts.detach().cpu() if isinstance(counts, Tensor) else counts, np.float64)
+    given = as_numpy(to_host(counts), "counts")
+    if given.dtype.kind not in "biuf" and given.dtype not in HIDDEN:
+        raise DtypeError(f"counts is {given.dtype}; expected numbers")
+    array: Counts = given.astype(np.float64)
     if array.shape != (vocab,):
         raise ShapeError(f"counts has shape {list(array.shape)}; expected [{vocab}], how often each class occurs")
     bad = ~(np.isfinite(array) & (array >= 0))

@@ -10,10 +10,14 @@ FAISS raises AssertionError for what its Python half refuses and RuntimeError fo
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from headlong.errors import AbsentError, InputError, OptionError
-from headlong.number_checks import whole
+from headlong.number_checks import real, whole
+
+Number = TypeVar("Number", int, float)
 
 ROWS = "rows are float32 and have no other code; reconstruct_n() gives them"
 SOME = "search(x, k, params=SearchParameters(sel=IDSelectorBatch(ids))) looks at some rows alone"
@@ -55,9 +59,18 @@ def as_faiss(kind: type[InputError], said: str) -> InputError:
     return _ALSO[kind.__name__](said)
 
 
-def count(value: Any, name: str) -> int:
-    """A whole number from 1."""
+def count(value: Any, name: str, low: int = 1) -> int:
+    """A whole number from ``low``."""
+    return _checked(whole, value, name, low, 2**63 - 1)
+
+
+def threshold(value: Any, name: str) -> float:
+    """Any number."""
+    return _checked(real, value, name, -math.inf, math.inf)
+
+
+def _checked(check: Callable[..., Number], value: Any, name: str, *ends: Any) -> Number:
     try:
-        return whole(value, name, 1, 2**31 - 1)
+        return check(value.item() if getattr(value, "ndim", None) == 0 else value, name, *ends)
     except OptionError as error:
         raise as_faiss(OptionError, str(error)) from None

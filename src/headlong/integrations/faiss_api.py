@@ -67,13 +67,13 @@ FACTORY = {"Flat": IndexFlat, "IDMap,Flat": IndexIDMap, "IDMap2,Flat": IndexIDMa
 
 def index_factory(d: int, description: str, metric: int = METRIC_L2, **options: Any) -> IndexFlat | IndexIDMap:
     """``"Flat"``, ``"IDMap,Flat"`` or ``"IDMap2,Flat"``; ``options`` go to :func:`headlong.compile`."""
-    if description not in FACTORY:
+    if not isinstance(description, str) or description not in FACTORY:
         raise AbsentError(
             f"index_factory(d, {description!r}) is not here; it makes {', '.join(FACTORY)}: every answer is exact"
         )
     flat = (
         (IndexFlatIP if metric == METRIC_INNER_PRODUCT else IndexFlatL2)(d, **options)
-        if metric in (0, 1)
+        if isinstance(metric, int) and metric in (0, 1)
         else IndexFlat(d, metric)
     )
     return flat if description == "Flat" else FACTORY[description](flat)

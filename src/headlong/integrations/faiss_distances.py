@@ -4,11 +4,13 @@
 
     products    <x, y>                            distances    |x - y|^2 = |x|^2 - 2 <x, y> + |y|^2
 
-Both are of float64 products. Where the sum of a distance cancels by more than float32 shows, it is that of differences.
+Both are of float64 products. Where the sum of a distance cancels by more than float32 shows, it is that of differences. Of
+a query's nearest rows those that roundings could put in another order are summed without any (``told_apart``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,6 +53,29 @@ def distances_at(queries: Doubles, rows: NDArray[Any], places: NDArray[np.int64]
     for some in pieces(len(queries), rows.shape[1] * max(1, places.shape[1])):
         found[some] = np.square(queries[some, None] - rows[places[some]].astype(np.float64)).sum(-1)
     return found
+
+
+def told_apart(queries: Doubles, rows: NDArray[Any], places: NDArray[np.int64], found: Doubles) -> Doubles:
+    """:func:`distances_at`, rounded once where two of a query's are so near that roundings may decide: rows whose coordinates
+    change places are equally far."""
+    order = np.argsort(found, axis=1)
+    rising = np.take_along_axis(found, order, axis=1)
+    lost = (queries.shape[1] + 4) * 2.0**-52
+    close = rising[:, 1:] - rising[:, :-1] <= lost * rising[:, 1:]
+    near = np.zeros(found.shape, bool)
+    np.put_along_axis(near, order, np.pad(close, ((0, 0), (1, 0))) | np.pad(close, ((0, 0), (0, 1))), axis=1)
+    exact = found.copy()
+    for query in np.flatnonzero(near.any(axis=1)):
+        alike, which = np.unique(rows[places[query, near[query]]], axis=0, return_inverse=True)
+        if len(alike) > 1:
+            once = [_rounded_once(queries[query], row) for row in alike.astype(np.float64)]
+            exact[query, near[query]] = np.array(once)[which.reshape(-1)]
+    return exact
+
+
+def _rounded_once(query: Doubles, row: Doubles) -> float:
+    """Products of two float32 numbers are exact in float64."""
+    return math.fsum(np.concatenate([query * query, -2 * query * row, row * row]).tolist())
 
 
 def pieces(count: int, width: int) -> Iterator[slice]:

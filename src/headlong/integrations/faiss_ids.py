@@ -13,18 +13,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from headlong.errors import IdError, InputError, MalformedFileError, ShapeError, named
-from headlong.integrations.faiss_absent import Absent, as_faiss
+from headlong.arrays import as_numpy
+from headlong.errors import DtypeError, IdError, InputError, MalformedFileError, ShapeError, named
+from headlong.integrations.faiss_absent import Absent, as_faiss, count
 from headlong.integrations.faiss_index import IndexFlat
 from headlong.integrations.faiss_rows import Floats, Ids
 from headlong.integrations.faiss_selectors import IDSelectorBatch, SearchParameters, id_list, is_selector, members, selector_of
-from headlong.integrations.faiss_stored import gathered
+from headlong.integrations.faiss_stored import gathered, run_of
 
 
 class IndexIDMap(Absent):
     """Ids of your own over a flat index."""
 
     def __init__(self, index: IndexFlat) -> None:
+        if not isinstance(index, IndexFlat):
+            raise as_faiss(DtypeError, f"the index is {named(index)}; expected a flat index of this module")
         if index.ntotal:
             raise as_faiss(InputError, f"the index has {index.ntotal} rows; expected an empty one: their ids are not known")
         self.index, self.id_map = index, np.empty(0, np.int64)
@@ -59,10 +62,10 @@ class IndexIDMap(Absent):
 
     def add_with_ids(self, x: Any, ids: Any) -> None:
         """Rows ``[n, dim]`` and an id for each."""
-        keys = id_list(ids)
-        if len(keys) != len(x):
-            raise as_faiss(ShapeError, f"{len(keys)} ids for {len(x)} rows; expected one for each")
-        self.index.add(x)
+        keys, rows = id_list(ids), as_numpy(x, "x")
+        if rows.ndim != 2 or len(keys) != len(rows):
+            raise as_faiss(ShapeError, f"{len(keys)} ids for x of shape {list(rows.shape)}; expected [n, dim] and one for each")
+        self.index.add(rows)
         self.id_map = np.concatenate([self.id_map, keys])
 
     def add(self, x: Any) -> None:
@@ -84,8 +87,7 @@ class IndexIDMap(Absent):
 
     def reconstruct(self, key: int) -> Floats:
         """The first row with that id."""
-        (row,) = self.reconstruct_batch([key])
-        return np.asarray(row)
+        return np.asarray(self.reconstruct_batch([count(key, "key", -(2**63))])[0])
 
     def reconstruct_batch(self, key: Any) -> Floats:
         """A row for each of the ids ``key [n]``."""
@@ -99,7 +101,7 @@ class IndexIDMap(Absent):
 
     def reconstruct_n(self, n0: int = 0, ni: int = -1) -> Floats:
         """The rows with the ids ``n0 ... n0 + ni - 1``; ni -1: as many as there are rows."""
-        return self.reconstruct_batch(np.arange(n0, n0 + (self.ntotal if ni == -1 else ni)))
+        return self.reconstruct_batch(run_of(n0, ni, self.ntotal))
 
     def search_and_reconstruct(self, x: Any, k: int, *, params: Any = None) -> tuple[Floats, Ids, Floats]:
         """:meth:`search` and the rows ``[n, k, dim]`` themselves, NaN where there is none."""

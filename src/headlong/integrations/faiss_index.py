@@ -12,7 +12,7 @@
 
 The engine is compiled at the first search, and again once a sixteenth of the rows came or went. ``nprobe`` and friends do
 not exist: every id is proved. An l2 search reads ``<x, y> - |y|^2 / 2``, whose second part is a bias in float32; the k are
-told apart by float64 distances.
+told apart by float64 distances, and equal ones are in the order of ids.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.errors import InputError, OptionError, ShapeError
-from headlong.integrations.faiss_absent import as_faiss, count
-from headlong.integrations.faiss_distances import distances, distances_at, pieces, products
+from headlong.errors import InputError, OptionError, ShapeError, named
+from headlong.integrations.faiss_absent import as_faiss, count, threshold
+from headlong.integrations.faiss_distances import distances, distances_at, pieces, products, told_apart
 from headlong.integrations.faiss_rows import Floats, Ids, LazyEngine
 from headlong.integrations.faiss_selectors import IDSelectorBatch, is_selector, members, selector_of
 from headlong.integrations.faiss_stored import Rows
@@ -46,7 +46,7 @@ class IndexFlat(Rows):
 
     def __init__(self, dim: int, metric: str | int = METRIC_L2, **options: Any) -> None:
         name = NUMBERS.get(metric, metric) if isinstance(metric, int) else metric
-        if name not in METRICS:
+        if not isinstance(name, str) or name not in METRICS:
             raise as_faiss(OptionError, f"metric is {metric!r}; choose from {', '.join(METRICS)}")
         self.d, self.metric, self.options = count(dim, "dim"), name, options
         self.is_trained, self.verbose = True, False
@@ -114,10 +114,10 @@ class IndexFlat(Rows):
 
         Query i has ``D[lims[i]:lims[i + 1]]``, in the order of ids.
         """
-        queries, allowed = self._checked(x, "x"), self._allowed(params)
+        queries, thresh, allowed = self._checked(x, "x"), threshold(thresh, "thresh"), self._allowed(params)
         found: list[tuple[Floats, Ids]] = []
         for start in range(0, len(queries), SOME):
-            found += self._nearer(queries[start : start + SOME], float(thresh), allowed)
+            found += self._nearer(queries[start : start + SOME], thresh, allowed)
         lims = np.concatenate([[0], np.cumsum([len(ids) for _, ids in found])]).astype(np.uint64)
         empty: tuple[Floats, Ids] = (np.empty(0, np.float32), np.empty(0, np.int64))
         distances, ids = (np.concatenate([part[place] for part in (*found, empty)]) for place in (0, 1))
@@ -198,7 +198,7 @@ class IndexFlat(Rows):
         while True:
             top, places = self._top(queries, min(k + spare, most), allowed)
             lost = self._reader.heaviest * 2.0**-23
-            exact = distances_at(wide, rows, places)
+            exact = told_apart(wide, rows, places, distances_at(wide, rows, places))
             order = np.lexsort((places, exact), axis=1)[:, :k]
             best, ids = (np.take_along_axis(part, order, axis=1) for part in (exact, places))
             # what was not fetched has a logit below the last one, and its distance that much and the bias's rounding above
@@ -275,8 +275,7 @@ def _out(given: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
     """The caller's array, or a new one."""
     if given is None:
         return np.empty(shape, dtype)
-    if given.shape != shape or given.dtype != dtype:
-        raise as_faiss(
-            ShapeError, f"{name} is {given.dtype} of shape {list(given.shape)}; expected {np.dtype(dtype)} {list(shape)}"
-        )
+    if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype != dtype:
+        found = f"{given.dtype} of shape {list(given.shape)}" if isinstance(given, np.ndarray) else named(given)
+        raise as_faiss(ShapeError, f"{name} is {found}; expected an array of {np.dtype(dtype)} {list(shape)}")
     return given

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headlong.arrays import as_numpy
 from headlong.errors import DtypeError, named
+from headlong.integrations.faiss_absent import count
 
 Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -43,7 +44,7 @@ class IDSelectorRange(IDSelector):
     """``imin <= id < imax``."""
 
     def __init__(self, imin: int, imax: int) -> None:
-        self.imin, self.imax = int(imin), int(imax)
+        self.imin, self.imax = (count(end, name, -(2**63)) for end, name in ((imin, "imin"), (imax, "imax")))
 
     def member(self, ids: Ids) -> Mask:
         return (ids >= self.imin) & (ids < self.imax)
@@ -67,10 +68,14 @@ class IDSelectorBitmap(IDSelector):
     """Bit ``id % 8`` of byte ``id // 8``, the lowest bit first."""
 
     def __init__(self, bitmap: Any) -> None:
-        self.bits = np.unpackbits(np.asarray(bitmap, np.uint8), bitorder="little").astype(bool)
+        array = as_numpy(bitmap, "bitmap")
+        if array.dtype != np.uint8:
+            raise DtypeError(f"bitmap is {array.dtype}; expected bytes, uint8")
+        self.bits = np.unpackbits(array, bitorder="little").astype(bool)
 
     def member(self, ids: Ids) -> Mask:
-        inside: Mask = (ids < len(self.bits)) & self.bits[np.clip(ids, 0, max(0, len(self.bits) - 1))]
+        inside: Mask = (ids >= 0) & (ids < len(self.bits))
+        inside[inside] = self.bits[ids[inside]]
         return inside
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from headlong.arrays import as_numpy
 from headlong.dtypes import HIDDEN
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
-from headlong.integrations.faiss_absent import Absent, as_faiss
+from headlong.integrations.faiss_absent import Absent, as_faiss, count
 from headlong.integrations.faiss_rows import Floats, Ids
 from headlong.integrations.faiss_selectors import id_list
 
@@ -28,12 +28,11 @@ class Rows(Absent):
 
     def reconstruct(self, key: int, x: Any = None) -> Floats:
         """Row ``key`` as it is stored."""
-        return _into(x, self.reconstruct_batch([key])[0])
+        return _into(x, self.reconstruct_batch([count(key, "key", 0)])[0])
 
     def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
         """Rows ``n0 ... n0 + ni - 1``; ni -1: to the end."""
-        stop = self.ntotal if ni == -1 else n0 + ni
-        return _into(x, self.reconstruct_batch(np.arange(n0, stop)))
+        return _into(x, self.reconstruct_batch(run_of(n0, ni, self.ntotal - count(n0, "n0", 0))))
 
     def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
         """The rows ``key [n]``."""
@@ -62,6 +61,12 @@ class Rows(Absent):
         if self.metric == "cosine":
             rows = rows / np.maximum(np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True), 1e-30).astype(np.float32)
         return rows
+
+
+def run_of(first: Any, some: Any, every: int) -> Ids:
+    """``first ... first + some - 1``; -1: ``every`` one of them."""
+    start, length = count(first, "n0", 0), count(some, "ni", -1)
+    return np.arange(start, start + (every if length == -1 else length))
 
 
 def gathered(ids: Ids, places: Ids) -> Ids:

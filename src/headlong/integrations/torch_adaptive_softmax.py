@@ -12,14 +12,13 @@ type of its weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import headlong
-from headlong.errors import OptionError
+from headlong.errors import InputError, named
 from headlong.integrations.generation.fingerprint import KeptEngine
 from headlong.layers.bands import Band, BandsLayer
 from headlong.layers.matrix import Layer
@@ -28,25 +27,13 @@ from headlong.layers.matrix import Layer
 class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
     """Classes sorted by how often they occur, the most frequent first; band ``i`` reads ``in_features / div_value^(i + 1)``."""
 
-    def __init__(
-        self,
-        in_features: int,
-        n_classes: int,
-        cutoffs: Sequence[int],
-        div_value: float = 4.0,
-        head_bias: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        widths = [int(in_features // div_value ** (place + 1)) for place in range(len(cutoffs))]
-        if min(widths, default=1) < 1:
-            raise OptionError(f"div_value={div_value} leaves bands of widths {widths}; expected 1 at the least: lower it")
-        super().__init__(in_features, n_classes, cutoffs, div_value, head_bias, device, dtype)
-        self._kept: KeptEngine | None = None
+    _kept: KeptEngine | None = None
 
     @classmethod
     def of(cls, module: nn.AdaptiveLogSoftmaxWithLoss) -> AdaptiveLogSoftmaxWithLoss:
         """A copy of torch's module, its numbers included."""
+        if type(module) not in (nn.AdaptiveLogSoftmaxWithLoss, cls):  # what another computes is not known
+            raise InputError(f"{named(module)} was given; expected torch.nn.AdaptiveLogSoftmaxWithLoss")
         weight = module.head.weight
         sizes = module.in_features, module.n_classes, module.cutoffs[:-1], module.div_value, module.head_bias
         made = cls(*sizes, device=weight.device, dtype=weight.dtype)
@@ -64,7 +51,7 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
     def to_layer(self) -> BandsLayer:
         """The finished layer: data only, a copy."""
         tail: Any = self.tail
-        bands = [Band(_matrix(read), _own(project.weight)) for project, read in tail]
+        bands = [_band(project.weight, read) for project, read in tail]
         return BandsLayer(_matrix(self.head), bands)
 
     def refresh(self, **options: Any) -> AdaptiveLogSoftmaxWithLoss:
@@ -93,6 +80,14 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None}
+
+
+def _band(project: Tensor, read: Any) -> Band:
+    """A band of width 0, where ``div_value`` leaves none, has scores of 0: that is one coordinate of zeros."""
+    if len(project):
+        return Band(_matrix(read), _own(project))
+    nothing: Any = project.new_zeros(1, project.shape[1])
+    return Band(Layer(read.weight.new_zeros(len(read.weight), 1)), nothing)
 
 
 def _matrix(linear: Any) -> Layer:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import headlong
+from headlong.arrays import is_linear
 from headlong.errors import InputError, named
 from headlong.integrations.generation.fingerprint import KeptEngine
 
@@ -49,8 +50,8 @@ class OutputLayer(nn.Linear):
     @classmethod
     def of(cls, linear: nn.Linear, *, link: Any = None, **options: Any) -> OutputLayer:
         """Over the parameters of ``linear``, which stay its own, too."""
-        if not isinstance(linear, nn.Linear):
-            raise InputError(f"{named(linear)} was given; expected torch.nn.Linear over all classes")
+        if not is_linear(linear) or not isinstance(linear.weight, nn.Parameter):
+            raise InputError(f"{named(linear)} was given; expected torch.nn.Linear over all classes, its weight a parameter")
         sizes = (linear.in_features, linear.out_features, linear.bias is not None, "meta")  # nothing is allocated or drawn
         made = cls(*sizes, link=link, **options)
         made.weight, made.bias = linear.weight, linear.bias

@@ -21,7 +21,7 @@ from headlong.packed_rows import PackedRows
 from headlong.store import TensorFile, json_object, open_file
 
 INDEX = ".safetensors.index.json"
-PART_OF_MODEL = re.compile(r"-\d+-of-\d+\.safetensors$")
+PART_OF_MODEL = re.compile(r"\d+[-_.]of[-_.](?!0*1\D)\d+[^/]*\.safetensors$")
 WEIGHT_NAMES = ("lm_head.weight", "language_model.lm_head.weight", "model.lm_head.weight", "embed_out.weight")
 """Output embeddings, as models name them; GPT-NeoX has the last."""
 EMBEDDINGS = (

@@ -132,11 +132,16 @@ def _parts(path: Path) -> list[GgufHeader]:
     """The headers of a file and of the parts beside it, the first one first: a part alone has not all of a model."""
     first = GgufHeader(mapped_bytes(path, "GGUF"), str(path))
     count, number = first.value("split.count"), first.value("split.no")
+    named = PART.search(path.name)
     if count in (None, 0, 1):
+        if named is not None and int(named[2]) > 1 and HEAD not in first.tensors:
+            raise MissingTensorError(
+                f"{path} is called part {int(named[1])} of {int(named[2])}, has no {HEAD!r}, and does not say where the other "
+                "parts are (split.count); split the model again, or name it otherwise if it is whole"
+            )
         return [first]
     if type(count) is not int or type(number) is not int or not 0 <= number < count:
         raise MalformedFileError(f"{path} says that it is part {number!r} of {count!r}; split the model again")
-    named = PART.search(path.name)
     if named is None or (int(named[1]), int(named[2])) != (number + 1, count):
         raise MalformedFileError(
             f"{path} is part {number + 1} of {count} of a model; parts are found by their names: call it "

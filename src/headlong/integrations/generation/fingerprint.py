@@ -63,9 +63,10 @@ def _counted(parameters: tuple[Tensor, ...]) -> tuple[Any, ...]:
 
 
 def _sums(parameter: Tensor) -> Tensor:
-    step = max(1, PIECE // max(1, parameter[0].numel() * parameter.element_size()))
-    parts = [_words(parameter, slice(at, at + step)).sum(1) for at in range(0, len(parameter), step)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+    if not parameter.numel():
+        return torch.empty(0, dtype=torch.int64)
+    step = max(1, PIECE // (parameter[0].numel() * parameter.element_size()))
+    return torch.cat([_words(parameter, slice(at, at + step)).sum(1) for at in range(0, len(parameter), step)])
 
 
 def _words(parameter: Tensor, rows: slice) -> Tensor:

@@ -54,7 +54,8 @@ def _picked(
             top = engine.topk(hidden, k=1, eps=math.inf, **limits)
             return np.asarray(top.ids)[:, 0], top.cost.path
         places = row0 + np.arange(len(hidden))
-        drawn = engine.sample(hidden, seed=seed, position=places, eps=math.inf, **recipe.filters, **limits)
+        ties = "all" if "top_k" in recipe.filters else "ids"  # as transformers' top_k has them
+        drawn = engine.sample(hidden, seed=seed, position=places, eps=math.inf, ties=ties, **recipe.filters, **limits)
         return np.asarray(drawn.ids)[:, 0], drawn.cost.path
     rows = [Row(engine, hidden[row : row + 1], edits, row, recipe) for row in range(len(hidden))]
     ids = [one.likeliest() if seed is None else one.draw(seed, row0 + row) for row, one in enumerate(rows)]
@@ -100,6 +101,7 @@ class Row:
             filters.get("top_k", 0),
             filters.get("top_p", 1.0),
             filters.get("min_p", 0.0),
+            all_ties=True,
         )
 
     def likeliest(self) -> int:

@@ -30,7 +30,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_
 import headlong
 from headlong.engines.arguments import checked_eps
 from headlong.errors import InputError
-from headlong.integrations.sklearn.ranking import PIECE, Doubles, Ranking
+from headlong.integrations.sklearn.ranking import PIECE, Doubles, Ranking, host_array
 from headlong.integrations.sklearn.sources import linear, prepared
 from headlong.links import Table
 
@@ -73,7 +73,7 @@ class TopKClassifier(Ranking):
             raise InputError(f"fit takes sample_weight=, and no {', '.join(sorted(unknown))}; set it on the estimator")
         inside = LogisticRegression() if self.estimator is None else clone(self.estimator)
         if not isinstance(inside, Pipeline):  # whose first step may read texts
-            X, y = validate_data(self, X, y, accept_sparse="csr")  # noqa: N806
+            X, y = validate_data(self, host_array(X), y, accept_sparse="csr")  # noqa: N806
             check_classification_targets(y)
         self._adopt(inside.fit(X, y, **_weights(inside, parameters.get("sample_weight"), X)))
         return self

@@ -16,6 +16,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 import headlong
+from headlong.arrays import as_numpy, kind_of
+from headlong.dtypes import BFLOAT16
 from headlong.errors import InputError, OptionError, ShapeError
 
 Doubles = NDArray[np.float64]
@@ -70,7 +72,7 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
     def _rows(self, X: Any) -> Any:  # noqa: N803
         """``X``, checked: an array, or sparse rows."""
         check_is_fitted(self)
-        return validate_data(self, X, reset=False, dtype=[np.float64, np.float32], accept_sparse="csr")
+        return validate_data(self, host_array(X), reset=False, dtype=[np.float64, np.float32], accept_sparse="csr")
 
     def _topk(self, rows: Any, k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
         log_probs, ids = zip(*(self._some(piece, k, eps) for piece in written_out(rows)), strict=True)
@@ -99,6 +101,14 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
 
     def _compiled(self, layer: Any) -> Any:
         return headlong.compile(layer, self.method, eps=self.eps, delta=self.delta)
+
+
+def host_array(rows: Any) -> Any:
+    """A tensor as an array that scikit-learn reads; everything else as it is."""
+    if kind_of(rows) != "torch":
+        return rows
+    array = as_numpy(rows, "X")
+    return array.astype(np.float32) if array.dtype == BFLOAT16 else array
 
 
 def written_out(rows: Any) -> Iterator[NDArray[Any]]:

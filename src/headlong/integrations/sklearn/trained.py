@@ -12,7 +12,7 @@ from sklearn.utils.sparsefuncs import mean_variance_axis
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from headlong.errors import InputError, MissingPackageError, NonFiniteError
-from headlong.integrations.sklearn.ranking import Doubles, Ranking, written_out
+from headlong.integrations.sklearn.ranking import Doubles, Ranking, host_array, written_out
 from headlong.layers.matrix import Layer
 from headlong.links import Affine
 from headlong.number_checks import real, whole
@@ -108,7 +108,7 @@ class HeadClassifier(Ranking):
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:  # noqa: N803
         """Rows, labels, and weights (None: all equal)."""
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], accept_sparse="csr", reset=reset)  # noqa: N806
+        X, y = validate_data(self, host_array(X), y, dtype=[np.float64, np.float32], accept_sparse="csr", reset=reset)  # noqa: N806
         check_classification_targets(y)
         whole(self.epochs, "epochs", 1, 2**31)
         whole(self.batch_size, "batch_size", 1, 2**31)
