@@ -136,7 +136,7 @@ class BoundCodes {
 
     std::vector<Answer> answers_of(const Doubles& hidden, const Question& question) const {
         std::vector<Answer> answers;
-        if (hidden.shape(0) > 0) unlocked([&] { answers = ask(codes_, hidden.data(), static_cast<int64_t>(hidden.shape(0)), question); });
+        unlocked([&] { answers = ask(codes_, hidden.data(), static_cast<int64_t>(hidden.shape(0)), question); });
         return answers;
     }
 
