@@ -24,6 +24,7 @@ void scan_tiles(const Codes& codes, const std::vector<CodeGroup>& groups, int64_
             const int64_t first = next.fetch_add(many), stop = std::min(count, first + many);
             if (first >= count) return;
             for (int64_t t = first; t < stop; ++t) {
+                check_in();
                 const int64_t tile = t * step;
                 for (size_t g = 0; g < groups.size(); ++g) {
                     codes.scan->estimate(codes.tile(tile), codes.layout, groups[g].passes.data(), static_cast<int>(groups[g].passes.size()), groups[g].lanes, g == 0,

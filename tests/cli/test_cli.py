@@ -130,7 +130,7 @@ def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
     norms = np.linalg.norm(layer.weight, axis=1)
     np.testing.assert_allclose(facts["row_norms"], np.percentile(norms, facts["percentiles"]), rtol=1e-5)
     assert facts["synthetic_hidden"]
-    assert 0 < facts["int8_widths"][0] <= facts["int8_widths"][-1]
+    assert 0 < facts["widths"][0] <= facts["widths"][-1]
 
 
 def test_inspect_of_an_engine_says_what_it_reads(files: Path) -> None:

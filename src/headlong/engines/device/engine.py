@@ -119,12 +119,16 @@ class DeviceEngine(Bounded):
         call, form = call_of(self.matrix, hidden, allowed, exclude, filters)
         if filters.top_k > 0 or filters.top_p < 1 or filters.min_p > 0:
             return answered(self._filtered(call, filters), form)
-        found = self._best(call.drawn(filters.n), 1, math.inf, sample=True)
+        found = self._drawn(call, filters.n)
         shape = call.batch, filters.n
         ids, logits, keys, sure = (part.view(shape) for part in (found.ids, found.logits, found.keys, found.sure))
         rows, read, whole = (part.view(shape).sum(dim=1) for part in (found.rows, found.read, found.whole))
         cost = self._cost(found._replace(rows=rows, read=read, whole=whole > 0))
         return answered(Sample(ids, logits, keys, sure & (ids >= 0), cost), form)
+
+    def _drawn(self, call: Call, n: int) -> Found:
+        """The classes of the largest ``f(z) / T + gumbel``: ``[batch * n, 1]``."""
+        return self._best(call.drawn(n), 1, math.inf, sample=True)
 
     def _best(self, call: Call, k: int, eps: float, *, sample: bool = False) -> Found:
         """The k best by their keys and (but for a ``sample``) the normaliser, each row as far down as it needs."""
@@ -191,10 +195,7 @@ class DeviceEngine(Bounded):
 
     def _filtered(self, call: Call, wish: Filters) -> Sample:
         """Draws from what top_k, then top_p among those, then min_p leave."""
-        count = wish.top_k or min(self.layer.vocab, NUCLEUS)
-        # a nucleus is a share of the normaliser, which rows give more finely than codes
-        ranked = self._best(call, count, math.inf if wish.top_k or wish.top_p >= 1 else 1.0)
-        whole = wish.top_k > 0 or count == self.layer.vocab  # no other can pass the filters
+        ranked, whole = self._ranked(call, wish)
         ids, logits, score, closed = self._sieved(call, wish, ranked, whole)
         still = ~closed & ~call.bad
         if not whole and not self._capturing() and still.any():
@@ -208,6 +209,13 @@ class DeviceEngine(Bounded):
         lost = call.bad[:, None] | (score == -math.inf)  # no numbers, or no class of positive probability
         ids, logits, score = ids.masked_fill(lost, -1), logits.masked_fill(lost, -math.inf), score.masked_fill(lost, -math.inf)
         return Sample(ids, logits, score, (closed & ranked.sure)[:, None] & ~lost, self._cost(ranked))
+
+    def _ranked(self, call: Call, wish: Filters) -> tuple[Found, bool]:
+        """The best classes in their order, and whether no other can pass the filters."""
+        count = wish.top_k or min(self.layer.vocab, NUCLEUS)
+        # a nucleus is a share of the normaliser, which rows give more finely than codes
+        eps = math.inf if wish.top_k or wish.top_p >= 1 else 1.0
+        return self._best(call, count, eps), wish.top_k > 0 or count == self.layer.vocab
 
     def _sieved(self, call: Call, wish: Filters, ranked: Found, whole: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """``ids, logits, score [batch, n]`` of draws among ranked classes, and ``[batch]`` whether these settle the filters."""
