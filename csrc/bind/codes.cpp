@@ -2,7 +2,6 @@
 #include "bind/arguments.h"
 
 #include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
 
 #include <cmath>
 
@@ -20,7 +19,7 @@ using SegmentRecord = std::tuple<int64_t, int64_t, int, int, double, double, dou
 class BoundCodes {
   public:
     // executor: reads the layer's own rows, and lives as long; tiles [tiles, bytes]; rotation [dim, columns]
-    BoundCodes(nb::object executor, Bytes tiles, Doubles mean, Doubles centre, Floats rotation, const std::vector<SegmentRecord>& segments, double lost,
+    BoundCodes(nb::object executor, Bytes tiles, Doubles mean, Doubles centre, Floats rotation, const nb::sequence& given, double lost,
                double most_base, const std::string& isa)
         : kept_{executor, nb::cast(tiles), nb::cast(mean), nb::cast(centre), nb::cast(rotation)} {
         Codes& c = codes_;
@@ -29,7 +28,9 @@ class BoundCodes {
         check(c.rows != nullptr && c.scan != nullptr, "this CPU does not have that instruction set");
         const int64_t dim = c.rows->dim;
         check(static_cast<int64_t>(mean.size()) == dim && static_cast<int64_t>(centre.size()) == dim, "mean and centre must be [dim]");
-        check(!segments.empty() && segments.size() <= kMostSegments, "1 to 16 segments");
+        check(nb::len(given) > 0 && nb::len(given) <= kMostSegments, "1 to 16 segments");
+        std::vector<SegmentRecord> segments;  // made here: where nanobind makes it, memory that runs out ends the process
+        for (nb::handle one : given) segments.push_back(nb::cast<SegmentRecord>(one));
         int bits[kMostSegments];
         int64_t coordinates[kMostSegments], at = 0;
         for (size_t s = 0; s < segments.size(); ++s) {
@@ -165,7 +166,7 @@ static nb::tuple bound_code_tiles(Floats v, int bits, float half_step, int least
 void bind_codes(nb::module_& m) {
     m.def("code_tiles", &bound_code_tiles, nb::arg("v"), nb::arg("bits"), nb::arg("half_step"), nb::arg("least"), nb::arg("tiles").noconvert(), nb::arg("at"), nb::arg("threads"));
     nb::class_<BoundCodes>(m, "Codes")
-        .def(nb::init<nb::object, Bytes, Doubles, Doubles, Floats, const std::vector<SegmentRecord>&, double, double, const std::string&>(), nb::arg("executor"),
+        .def(nb::init<nb::object, Bytes, Doubles, Doubles, Floats, const nb::sequence&, double, double, const std::string&>(), nb::arg("executor"),
              nb::arg("tiles"), nb::arg("mean"), nb::arg("centre"), nb::arg("rotation"), nb::arg("segments"), nb::arg("lost"), nb::arg("most_base"), nb::arg("isa"))
         .def("topk", &BoundCodes::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
         .def("sample", &BoundCodes::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),
