@@ -25,7 +25,7 @@ BLOCK = 32
 MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349, 6: 0.00104, 8: 0.0000929}
 """Of the error of the best uniform code of so many bits of a Gaussian of variance one (Max, 1960)."""
 MOST_SEGMENTS = 4
-BITS, REST = (2.6, 4.5), 4
+BITS, REST = (2.6, 4.5), 5
 """Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised: that or
 eight."""
 TURNED = 512
