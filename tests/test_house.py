@@ -19,7 +19,8 @@ HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = (
-    "errors", "cached_attribute", "dtypes", "arrays", "packed_rows", "links", "promise", "answers", "plan", "store", "layers",
+    "errors", "number_checks", "cached_attribute", "dtypes", "arrays", "packed_rows", "links", "promise", "answers", "plan",
+    "store", "layers",
 )  # fmt: skip
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
@@ -27,9 +28,9 @@ DOOR = "headlong"
 ENGINES = {f"engines/{family}" for family in ("methods", "structured", "mixture", "device", "saved")}
 PREVIEWS = {"previews", "previews/blocks", "encode"}
 READING = {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/reference", *ENGINES}
-ASKING = {*CORE, DOOR, "number_checks", "native", "engines", "engines/reference"}
+ASKING = {*CORE, DOOR, "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
-TRAINING = {*CORE, "number_checks", "native", "bench", "heads", "torch"}
+TRAINING = {*CORE, "native", "bench", "heads", "torch"}
 SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "lorann", "rabitqlib", "turbovec", "pyvsag"}
 COMMANDING = {*MEASURING, *TRAINING, "inspection", "margins", "teacher", "integrations"}
 
@@ -38,7 +39,6 @@ COMMANDING = {*MEASURING, *TRAINING, "inspection", "margins", "teacher", "integr
 LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
-    "number_checks": {"errors"},
     "native": {"errors", "dtypes", "arrays", "packed_rows", "plan", "numpy", "_native"},
     "previews": CORE | {"native"},
     "previews/blocks": CORE | {"native", "previews"},
@@ -68,7 +68,7 @@ LAW: dict[str, set[str]] = {
     "integrations/recommenders": {*ASKING, "scipy", "implicit", "rectools"},
     "inspection": MEASURING,
     "margins": {*CORE, "native", "previews", "engines"},
-    "teacher": {*CORE, "number_checks"},
+    "teacher": CORE,
     "tune": MEASURING,
     "demo": {*MEASURING, "inspection"},
     "cli": {*COMMANDING, "cli/commands", "loading", "tune", "typer", "rich"},

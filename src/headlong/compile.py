@@ -34,7 +34,7 @@ from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.native import Doubles
-from headlong.number_checks import flag, real, whole
+from headlong.number_checks import flag, real, text, whole
 from headlong.promise import Promise
 
 BUILT_IN = (Full, codes.Coded, svd.Svd, adaptive.Adaptive)
@@ -93,6 +93,7 @@ def compile(
     eps, delta = checked_eps(eps), real(delta, "delta", 0.0, 1.0)
     wanted = Promise(eps if flag(log_probs, "log_probs") else math.inf, delta, delta)
     whole(seed, "seed", 0, 2**64 - 1)
+    text(method, "method", f"one of auto, {', '.join(sorted(METHODS))}")
     if is_linear(layer):
         layer = Layer(layer)
     flag(adapt, "adapt")
@@ -149,7 +150,9 @@ def _read(
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:
     """The device that was asked for or that the weight lies on, with what it takes at hand; None: the CPU."""
-    place = device or (None if layer.resident is None else str(layer.resident.device))
+    place = device
+    if place is None and layer.resident is not None:
+        place = str(layer.resident.device)
     if place is not None:
         place_of(place)
     return place

@@ -7,9 +7,9 @@
     │   ├── NonFiniteError      NaN or inf where numbers were expected
     │   ├── IdError             class ids that are out of range (also an IndexError)
     │   └── OptionError         an unknown method, an option out of range, options that contradict each other
-    ├── StoreError              a file that cannot be read or written
+    ├── StoreError              a file that cannot be read or written (also an OSError)
     │   ├── MissingFileError    there is no such file (also a FileNotFoundError)
-    │   ├── MalformedFileError  cut off, damaged, or contradicting itself
+    │   ├── MalformedFileError  cut off, damaged, or contradicting itself (also a ValueError)
     │   ├── VersionError        written by a newer headlong
     │   ├── WrongLayerError     an engine saved for other weights
     │   └── MissingTensorError  the named tensor is not there (also a KeyError)
@@ -54,7 +54,7 @@ class OptionError(InputError):
     """An unknown method or option, a value out of range, or options that contradict each other."""
 
 
-class StoreError(HeadlongError):
+class StoreError(HeadlongError, OSError):
     """A file that cannot be read or written."""
 
 
@@ -62,7 +62,7 @@ class MissingFileError(StoreError, FileNotFoundError):
     """A path where there is no file."""
 
 
-class MalformedFileError(StoreError):
+class MalformedFileError(StoreError, ValueError):
     """A file that is cut off, damaged, or contradicts itself."""
 
 

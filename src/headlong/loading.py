@@ -19,11 +19,11 @@ from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import FORMAT as STRUCTURED_LAYER
 from headlong.layers.structured import StructuredLayer, load_layer
+from headlong.number_checks import flag
 from headlong.store import open_file
 
 LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
 """What files of layers say that they are."""
-
 
 
 def load(
@@ -43,6 +43,7 @@ def load(
     ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
                 ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
     """
+    verify, mapped = flag(verify, "verify"), flag(mapped, "mapped")
     how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": native.threads(threads)}
     file = open_file(path)
     if file.metadata.get("format") in LAYERS:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.answers import TopK
-from headlong.errors import MalformedFileError, StoreError
-from headlong.number_checks import whole
+from headlong.arrays import hidden_rows
+from headlong.errors import InputError, MalformedFileError, StoreError, named
+from headlong.number_checks import file_name, whole
 from headlong.store import open_file, write_file
 
 FORMAT, BLOCK, SHARD = "headlong teacher", 256, 65_536
@@ -41,9 +42,12 @@ def distill(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:  # fmt: skip
     """What ``engine`` says of ``hidden [n, dim]``, in ``out``; shards that are there already, of the same call, are kept."""
+    if not (hasattr(engine, "topk") and hasattr(engine, "layer")):
+        raise InputError(f"engine is {named(engine)}; expected one that headlong.compile made")
+    hidden = hidden_rows(hidden, engine.layer.dim)
     whole(k, "k", 1, engine.layer.vocab)
     whole(shard, "shard", 1, 2**40)
-    folder = Path(out)
+    folder = Path(file_name(out, "out"))
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +87,7 @@ def tail_of(top: TopK) -> tuple[Any, Any]:
 
 def read_teacher(folder: str | os.PathLike[str]) -> Iterator[Teacher]:
     """The shards, in the order of their tokens, mapped."""
-    paths = sorted(Path(folder).glob("teacher-*.safetensors"))
+    paths = sorted(Path(file_name(folder, "folder")).glob("teacher-*.safetensors"))
     if not paths:
         raise MalformedFileError(f"{folder} has no teacher-*.safetensors; expected what headlong distill wrote")
     for path in paths:

@@ -26,7 +26,7 @@ from headlong.bench.measure import Contestant, Progress, Schedule, silent
 from headlong.bench.oracle import Truth, true_log_probs
 from headlong.encode.basis import LEAST_DIM
 from headlong.engines.base import Engine
-from headlong.errors import OptionError, ShapeError
+from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.report.tuning import Report, Trial, reasons
@@ -65,6 +65,8 @@ def tune(
     progress: Progress | None = None,
 ) -> tuple[Engine, Report]:
     """The fastest engine for ``layer`` on vectors like ``hidden [n, dim]`` that keeps the promise, and why it is that one."""
+    if not isinstance(layer, Layer):
+        raise InputError(f"layer is {named(layer)}; expected headlong.Layer(weight, bias)")
     vectors = hidden64(hidden, layer.dim, "hidden")
     if len(vectors) < FEWEST:
         raise ShapeError(f"hidden has {len(vectors)} rows; tuning sets some aside and needs {FEWEST} or more: pass more")

@@ -145,11 +145,11 @@ def test_pruning_keeps_every_class_unless_told_otherwise() -> None:
 
 
 def test_bad_configurations_are_named() -> None:
-    with pytest.raises(OptionError, match="experts=11 for 10 classes"):
+    with pytest.raises(OptionError, match="experts is 11; expected a whole number from 1 to 10"):
         ExpertsHead(4, 10, experts=11)
-    with pytest.raises(OptionError, match="expected 'expert' or 'class'"):
+    with pytest.raises(OptionError, match="groups is 'words'; expected one of expert, class"):
         ExpertsHead(4, 10, groups="words")
-    with pytest.raises(OptionError, match="expected 0 or more"):
+    with pytest.raises(OptionError, match="lasso is -1.0; expected a number from 0 up"):
         ExpertsHead(4, 10, lasso=-1.0)
     with pytest.raises(OptionError, match="at most 10 experts"):
         mitosis(ExpertsHead(4, 10, experts=4), 3)

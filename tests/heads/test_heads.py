@@ -71,7 +71,7 @@ def test_bad_input_is_named(kind: str) -> None:
         target[2] = wrong
         with pytest.raises(IdError, match=r"0 to 6"):
             head(hidden, target)
-    with pytest.raises(OptionError, match="two classes or more"):
+    with pytest.raises(OptionError, match="vocab is 1; expected a whole number from 2"):
         built(kind, 3, 1)
     with pytest.raises(OptionError, match="does not take these options"):
         built(kind, 3, 7, no_such_option=1)
@@ -161,7 +161,8 @@ def test_a_layer_is_a_copy_that_gives_the_same_logits() -> None:
 def test_pieces_keep_logits_under_the_limit() -> None:
     assert DenseHead(2, 33_278)._rows() == 256
     assert DenseHead(2, 10)._rows() * 10 <= 1 << 24
-    for options, fault in [({"chunk": -1}, "chunk=-1"), ({"chunk": True}, "chunk=True"), ({"bias": "no"}, "bias='no'")]:
+    wrong = [({"chunk": -1}, "chunk is -1"), ({"chunk": True}, "chunk is True"), ({"bias": "no"}, "bias is 'no'")]
+    for options, fault in wrong:
         with pytest.raises(OptionError, match=fault):
             DenseHead(2, 3, **options)  # type: ignore[arg-type]  # what a recipe may say
 

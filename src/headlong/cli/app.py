@@ -32,11 +32,11 @@ class OneLine(TyperGroup):
             status = super().main(*args, **extra)
         except UsageFault as fault:
             status = refused(f"{fault.format_message().rstrip('.')}: see '{_asked(fault.ctx)} --help'")
-        except OSError as fault:
-            status = refused(f"{fault.filename}: {cause(fault)}" if fault.filename else cause(fault))
         except (HeadlongError, MemoryError) as fault:
             options = self._options(args[0] if args else extra.get("args"))
             status = refused(as_spelt(str(fault), options) or type(fault).__name__)
+        except OSError as fault:
+            status = refused(f"{fault.filename}: {cause(fault)}" if fault.filename else cause(fault))
         sys.exit(status)
 
     def _options(self, args: Any) -> dict[str, str]:

@@ -133,12 +133,13 @@ def target(path: Path, *read: str | None, replaced: tuple[str, ...] = ()) -> Pat
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise StoreError(f"{path} is a folder; expected the name of a file to write")
-        if not os.access(path.parent, os.W_OK):
-            raise StoreError(f"{path} cannot be written: no permission to write to its folder; name another one")
+        folder, open_to_us = path.is_dir(), os.access(path.parent, os.W_OK)
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {cause(error)}") from error
+    if folder:
+        raise StoreError(f"{path} is a folder; expected the name of a file to write")
+    if not open_to_us:
+        raise StoreError(f"{path} cannot be written: no permission to write to its folder; name another one")
     sources = [Path(split(text, 2)[0]) for text in read if text]
     if path.exists() and any(source.exists() and path.samefile(source) for source in sources):
         raise StoreError(f"{path} is a file that the command reads; name another one to write")
@@ -180,13 +181,14 @@ def _transposed(rows: Any, dim: int | None, vocab: int | None) -> str:
 def _npy(path: str) -> Any:
     try:
         with open(path, "rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise MalformedFileError(f"{path} is not an .npy file of numbers; save one with numpy.save")
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+            known = file.read(len(MAGIC)) == MAGIC
+        if known:
+            return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {cause(error)}") from error
     except NPY_FAULTS as error:
         raise MalformedFileError(f"{path} is not an .npy file of numbers: {error}; save it with numpy.save") from error
+    raise MalformedFileError(f"{path} is not an .npy file of numbers; save one with numpy.save")
 
 
 def _tensor(path: str, name: str | None) -> Any:

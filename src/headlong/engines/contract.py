@@ -136,7 +136,8 @@ class Common(ABC):
         engine: Any = self
         eps = (engine.promise.eps if self.draws_say_log_probs else math.inf) if eps is None else checked_eps(eps)
         seed = self._fresh_seed() if seed is None else seed
-        count = len(hidden) if hasattr(hidden, "__len__") and getattr(hidden, "ndim", 1) != 0 else 0  # none: refused below
+        shape = getattr(hidden, "shape", None)
+        count = len(hidden) if isinstance(hidden, (list, tuple)) or (isinstance(shape, tuple) and shape) else 0  # refused below
         first = draws.first_of(position, count)
         if math.isinf(eps) and ties == "ids" and not support and first is not None:
             if self._direct is not None and allowed is None and exclude is None:

@@ -35,7 +35,7 @@ HEADS: dict[str, type[Head]] = {
 
 def build_head(kind: str, dim: int, vocab: int, weight: Tensor | None = None, **options: Any) -> Head:
     """``HEADS[kind](dim, vocab, weight, **options)``, with an error that lists what there is."""
-    if kind not in HEADS:
+    if not isinstance(kind, str) or kind not in HEADS:
         raise OptionError(f"no head is called {kind!r}; there are {', '.join(sorted(HEADS))}")
     try:
         return HEADS[kind](dim, vocab, weight, **options)  # type: ignore[call-arg]  # each head's own constructor

@@ -24,6 +24,7 @@ from headlong.heads.frequency import frequency_order, places
 from headlong.heads.grouped import grouped_log_prob, linear_log_prob, wide
 from headlong.layers.bands import Band, BandsLayer
 from headlong.layers.matrix import Layer
+from headlong.number_checks import flag, wholes
 
 NARROWEST = 8
 """No band is narrower than this, or than the hidden vector where that is narrower."""
@@ -59,7 +60,7 @@ class BandsHead(Head):
         edges = [*self.cutoffs, vocab]
         self.short, self.sizes = edges[0], [stop - start for start, stop in pairwise(edges)]
         self.widths = checked_widths(widths, dim, len(self.sizes))
-        self.has_bias = bias
+        self.has_bias = bias = flag(bias, "bias")
         self._place(frequency_order(counts, vocab), edges)
         self.head_weight = _uniform(self.short + len(self.sizes), dim)
         self.head_bias = nn.Parameter(torch.zeros(len(self.head_weight)), requires_grad=bias)
@@ -131,8 +132,8 @@ def checked_cutoffs(cutoffs: Sequence[int] | None, vocab: int) -> list[int]:
     """Rising, each band with a class in it."""
     if cutoffs is None:
         return sorted({max(1, vocab // 16), max(1, vocab // 4)})
-    found = [int(cutoff) for cutoff in cutoffs]
-    if not found or found[0] < 1 or found[-1] >= vocab or any(a >= b for a, b in pairwise(found)):
+    found = wholes(cutoffs, "cutoffs", 1, vocab - 1)
+    if not found or any(a >= b for a, b in pairwise(found)):
         raise OptionError(f"cutoffs {found}; expected rising numbers from 1 to {vocab - 1}: where short list and bands end")
     return found
 
@@ -142,7 +143,7 @@ def checked_widths(widths: Sequence[int] | None, dim: int, bands: int) -> list[i
     least = min(NARROWEST, dim)
     if widths is None:
         return [max(least, dim // 4 ** (number + 1)) for number in range(bands)]
-    found = [int(width) for width in widths]
-    if len(found) != bands or min(found) < least or max(found) > dim:
+    found = wholes(widths, "widths", least, dim)
+    if len(found) != bands:
         raise OptionError(f"widths {found} for {bands} bands; expected one for each, from {least} to {dim}")
     return found

@@ -25,6 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from headlong.errors import DtypeError, IdError, OptionError, ShapeError, UnsupportedError, named
+from headlong.number_checks import real, whole
+
+MOST = 2**40
+"""Dimensions, and classes."""
 
 
 class HeadOutput:
@@ -65,9 +69,7 @@ class Head(nn.Module, ABC):
 
     def __init__(self, dim: int, vocab: int) -> None:
         super().__init__()
-        if dim < 1 or vocab < 2:
-            raise OptionError(f"a head of dim {dim} and vocab {vocab}; expected dim of 1 or more and two classes or more")
-        self.dim, self.vocab = dim, vocab
+        self.dim, self.vocab = whole(dim, "dim", 1, MOST), whole(vocab, "vocab", 2, MOST)
 
     def forward(
         self,
@@ -158,6 +160,9 @@ class Head(nn.Module, ABC):
             kind = f"{hidden.layout}" if isinstance(hidden, Tensor) else named(hidden)
             advice = "pass torch.as_tensor(hidden) or hidden.to_dense()"
             raise DtypeError(f"hidden is {kind}; expected a dense torch tensor: {advice}")
+        place = next((part.device for part in self.parameters()), hidden.device)
+        if hidden.device != place:
+            raise DtypeError(f"hidden is on {hidden.device}, the head on {place}; expected both in one place: move one of them")
         if hidden.ndim != 2 or hidden.shape[1] != self.dim:
             raise ShapeError(f"hidden has shape {list(hidden.shape)}; expected [N, {self.dim}]: flatten batch and time")
 
@@ -201,11 +206,10 @@ def _kept(target: Tensor, ignored: int) -> Tensor | None:
 
 
 def _checked(vocab: int, smoothing: float, weight: Tensor | None) -> tuple[float, Tensor | None]:
-    if not 0 <= smoothing <= 1:
-        raise OptionError(f"label_smoothing={smoothing!r}; expected a number from 0 to 1")
+    smoothing = real(smoothing, "label_smoothing", 0.0, 1.0)
     if weight is not None and tuple(weight.shape) != (vocab,):
         raise ShapeError(f"class_weight has shape {list(weight.shape)}; expected [{vocab}], one number per class")
-    return float(smoothing), weight
+    return smoothing, weight
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.arrays import as_numpy, to_host
 from headlong.errors import OptionError, ShapeError
 from headlong.heads.frequency import checked_counts, frequency_order
 from headlong.heads.trees import checked_features, two_means, zipf
+from headlong.number_checks import whole
 
 Ids = NDArray[np.int64]
 Doubles = NDArray[np.float64]
@@ -26,12 +28,10 @@ ASSIGNMENTS = ("frequency", "random")
 
 def assigned(classes: Any, vocab: int, count: int | None, counts: Any, seed: int) -> Ids:
     """The class of each word: by name, or as given and checked."""
-    number = round(vocab**0.5) if count is None else count
-    if not isinstance(number, int) or not 1 <= number <= vocab:
-        raise OptionError(f"count is {count!r}; expected a whole number of classes from 1 to {vocab}")
+    number = round(vocab**0.5) if count is None else whole(count, "count", 1, vocab)
     if isinstance(classes, str):
         return by_frequency(counts, vocab, number) if classes == "frequency" else at_random(vocab, number, seed)
-    group = np.asarray(classes)
+    group = as_numpy(to_host(classes), "classes")
     if group.shape != (vocab,) or group.dtype.kind not in "iu":
         raise ShapeError(f"classes is {group.dtype} of shape {list(group.shape)}; expected [{vocab}], the class of each word")
     sizes = np.bincount(group) if group.min() >= 0 else np.zeros(1)

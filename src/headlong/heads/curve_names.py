@@ -21,6 +21,6 @@ CURVES: dict[str, type[Curve]] = {
 
 def build_curve(name: str, **options: Any) -> Curve:
     """``CURVES[name](**options)``; OptionError names what there is."""
-    if name not in CURVES:
+    if not isinstance(name, str) or name not in CURVES:
         raise OptionError(f"no curve is called {name!r}; there are {', '.join(sorted(CURVES))}")
     return CURVES[name](**options)

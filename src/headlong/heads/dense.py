@@ -16,13 +16,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from headlong.errors import MissingPackageError, OptionError
+from headlong.errors import MissingPackageError
 from headlong.heads.autocast import AutocastCrossEntropy
-from headlong.heads.base import Head, HeadOutput
+from headlong.heads.base import MOST, Head, HeadOutput
 from headlong.layers.matrix import Layer
+from headlong.number_checks import flag, whole
 
 PIECE = 1 << 24
 """By default a piece has at most this many logits: 64 MB in float32."""
+
+
+def checked_chunk(chunk: Any) -> int | None:
+    """Rows of one piece, 0 for all at once, or None."""
+    return None if chunk is None else whole(chunk, "chunk", 0, MOST)
 
 
 class DenseHead(Head):
@@ -38,13 +44,9 @@ class DenseHead(Head):
         if not hasattr(functional, "linear_cross_entropy"):
             raise MissingPackageError(f"torch {torch.__version__} has no linear_cross_entropy; install torch 2.13 or later")
         self.check_tied(weight, (vocab, dim))
-        if chunk is not None and (type(chunk) is not int or chunk < 0):
-            raise OptionError(f"chunk={chunk!r}; expected a number of rows, 0 (all at once) or None")
-        if type(bias) is not bool:
-            raise OptionError(f"bias={bias!r}; expected true or false")
         self.weight = nn.Parameter(torch.empty(vocab, dim).uniform_(-0.1, 0.1)) if weight is None else weight
-        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
-        self.chunk = chunk
+        self.bias = nn.Parameter(torch.zeros(vocab)) if flag(bias, "bias") else None
+        self.chunk = checked_chunk(chunk)
 
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         loss = self._loss(hidden, target)

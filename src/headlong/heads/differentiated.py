@@ -23,6 +23,7 @@ from headlong.heads.base import Head, HeadOutput
 from headlong.heads.frequency import frequency_order, places
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.matrix import Layer
+from headlong.number_checks import choice, flag, wholes
 
 COLUMNS = ("prefix", "split", "project")
 
@@ -51,15 +52,14 @@ class DifferentiatedHead(Head):
     ) -> None:
         super().__init__(dim, vocab)
         self.refuse_tied(weight)
-        if columns not in COLUMNS:
-            raise OptionError(f"columns is {columns!r}; expected one of {', '.join(COLUMNS)}")
+        choice(columns, "columns", COLUMNS)
         self.sizes, self.widths = _blocks(dim, vocab, sizes, widths, columns)
         self.columns = columns
         self.register_buffer("order", frequency_order(counts, vocab))
         self.register_buffer("place", places(self.order))
         blocks = list(zip(self.sizes, self.widths, strict=True))
         self.weights = nn.ParameterList(torch.empty(size, width).uniform_(-0.1, 0.1) for size, width in blocks)
-        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(vocab)) if flag(bias, "bias") else None
         shapes = [(width, dim) for width in self.widths] if columns == "project" else []
         self.projections = nn.ParameterList(nn.init.xavier_uniform_(torch.empty(shape)) for shape in shapes)
 
@@ -123,10 +123,10 @@ def _blocks(
         if columns == "split" and sum(width for _, width in found) > dim:
             raise OptionError(f"{dim} dimensions are too few to split; give sizes and widths, or columns='prefix'")
         return [size for size, _ in found], [width for _, width in found]
-    sizes, widths = [int(size) for size in sizes], [int(width) for width in widths]
-    if len(sizes) != len(widths) or min(sizes, default=0) < 1 or sum(sizes) != vocab:
+    sizes, widths = wholes(sizes, "sizes", 1, vocab), wholes(widths, "widths", 1, dim)
+    if len(sizes) != len(widths) or sum(sizes) != vocab:
         raise OptionError(f"sizes {sizes} with {len(widths)} widths; expected as many of each, from 1, adding up to {vocab}")
-    if min(widths) < 1 or max(widths) > dim or sorted(widths, reverse=True) != widths:
+    if sorted(widths, reverse=True) != widths:
         raise OptionError(f"widths {widths}; expected numbers from {dim} down to 1, none larger than the one before")
     if columns == "split" and sum(widths) > dim:
         raise OptionError(f"widths {widths} add up to {sum(widths)}; slices side by side have {dim} dimensions to share")

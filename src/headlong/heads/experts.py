@@ -27,6 +27,7 @@ from headlong.errors import OptionError
 from headlong.heads.base import Head, HeadOutput
 from headlong.heads.dense import PIECE
 from headlong.layers.experts import ExpertsLayer
+from headlong.number_checks import choice, flag, real, whole
 
 ABSENT = -100
 """The place of a target in an expert that lacks it; what ``linear_cross_entropy`` ignores."""
@@ -78,10 +79,10 @@ class ExpertsHead(Head):
         self.refuse_tied(weight)
         self.load, self.lasso, self.expert_lasso, self.groups = load, lasso, expert_lasso, groups
         self.gamma, self.units = gamma, units
-        self.constant = bias
+        self.constant = bias = flag(bias, "bias")
         self.gate = nn.Parameter(torch.empty(experts, dim + bias))
         nn.init.kaiming_uniform_(self.gate, a=math.sqrt(5))
-        self.noise = nn.Parameter(torch.zeros_like(self.gate)) if noise else None
+        self.noise = nn.Parameter(torch.zeros_like(self.gate)) if flag(noise, "noise") else None
         self.weight = nn.Parameter(torch.empty(experts * vocab, dim + bias).uniform_(-0.1, 0.1))
         self.ids: Tensor
         self.sizes: Tensor
@@ -240,9 +241,8 @@ def place_of(ids: Tensor, target: Tensor) -> Tensor:
 def _check(
     vocab: int, experts: int, load: float, lasso: float, expert_lasso: float, groups: str, gamma: float, units: str
 ) -> None:
-    if not isinstance(experts, int) or not 1 <= experts <= vocab:
-        raise OptionError(f"experts={experts} for {vocab} classes; expected 1 to {vocab}: an expert has a class or more")
-    if min(load, lasso, expert_lasso, gamma) < 0:
-        raise OptionError(f"load={load}, lasso={lasso}, expert_lasso={expert_lasso}, gamma={gamma}; expected 0 or more")
-    if groups not in ("expert", "class") or units not in ("l2", "rms"):
-        raise OptionError(f"groups={groups!r}, units={units!r}; expected 'expert' or 'class', and 'l2' or 'rms'")
+    whole(experts, "experts", 1, vocab, "an expert has a class or more")
+    for name, value in {"load": load, "lasso": lasso, "expert_lasso": expert_lasso, "gamma": gamma}.items():
+        real(value, name, 0.0, math.inf)
+    choice(groups, "groups", ("expert", "class"))
+    choice(units, "units", ("l2", "rms"))

@@ -24,6 +24,7 @@ from headlong.heads.classes import ASSIGNMENTS, assigned
 from headlong.heads.frequency import places
 from headlong.heads.grouped import grouped_log_prob, wide
 from headlong.layers.tree import TreeLayer
+from headlong.number_checks import flag
 
 PIECE = 1 << 20
 """Log-probabilities of a tree that are worked on at once, where no gradient is kept."""
@@ -58,7 +59,7 @@ class TwoLevelHead(Head):
         if isinstance(classes, str) and classes not in ASSIGNMENTS:
             raise OptionError(f"classes is {classes!r}; expected {', '.join(ASSIGNMENTS)}, or the class of each word")
         group = assigned(classes, vocab, count, counts, seed)
-        self.has_bias = bias
+        self.has_bias = bias = flag(bias, "bias")
         sizes = np.bincount(group)
         order = torch.from_numpy(np.argsort(group, kind="stable"))
         self.register_buffer("order", order)
@@ -131,7 +132,7 @@ class TreeHead(Head):
         self.refuse_tied(weight)
         children = trees.built(tree, vocab, counts)
         paths = trees.paths(children)
-        self.has_bias = bias
+        self.has_bias = bias = flag(bias, "bias")
         self.register_buffer("branches", torch.from_numpy(children))
         self.register_buffer("nodes", torch.from_numpy(paths.nodes))
         self.register_buffer("signs", torch.from_numpy(paths.signs))

@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from headlong.errors import OptionError
-from headlong.heads.base import Head, HeadOutput
+from headlong.heads.base import MOST, Head, HeadOutput
 from headlong.heads.chunked_loss import Problem, mean_loss, row_losses
 from headlong.heads.curve_names import build_curve
 from headlong.heads.curves import Identity
-from headlong.heads.dense import PIECE
+from headlong.heads.dense import PIECE, checked_chunk
 from headlong.heads.links import product_type
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
+from headlong.number_checks import flag, real, whole
 
 
 class _Components(Head):
@@ -36,18 +36,14 @@ class _Components(Head):
         dropout: float = 0.0, bias: bool = True, chunk: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(dim, vocab)
-        latent = dim if latent is None else latent
-        if components < 1 or latent < 1 or not 0 <= dropout < 1:
-            raise OptionError(f"components={components}, latent={latent}, dropout={dropout}; expected 1 or more and [0, 1)")
-        if chunk is not None and chunk < 0:
-            raise OptionError(f"chunk={chunk}; expected a number of rows, 0 (all at once) or None")
+        latent = dim if latent is None else whole(latent, "latent", 1, MOST)
         self.check_tied(weight, (vocab, latent), ": set latent")
-        self.components, self.latent, self.chunk = components, latent, chunk
+        self.components, self.latent, self.chunk = whole(components, "components", 1, MOST), latent, checked_chunk(chunk)
         self.weight = nn.Parameter(torch.empty(vocab, latent).uniform_(-0.1, 0.1)) if weight is None else weight
-        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(vocab)) if flag(bias, "bias") else None
         self.project = nn.Linear(dim, components * latent)
         self.prior = nn.Linear(dim, components, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(real(dropout, "dropout", 0.0, 1.0))
 
     def contexts(self, hidden: Tensor) -> Tensor:
         """``h [N, components, latent]``."""

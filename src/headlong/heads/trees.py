@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.arrays import as_numpy, to_host
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.heads.frequency import checked_counts, frequency_order
 from headlong.layers.tree import check_tree
@@ -47,7 +48,7 @@ def built(tree: Any, vocab: int, counts: Any = None) -> Ids:
         if tree == "balanced":
             return balanced(frequency_order(counts, vocab).numpy())
         raise OptionError(f"tree is {tree!r}; expected 'huffman', 'balanced', or children [vocab - 1, 2]")
-    children = np.array(tree)
+    children = as_numpy(to_host(tree), "tree")
     if children.shape != (vocab - 1, 2) or children.dtype.kind not in "iu":
         raise ShapeError(f"tree is {children.dtype} of shape {list(children.shape)}; expected integers [{vocab - 1}, 2]")
     check_tree(children.reshape(-1).astype(np.int64), 2 * np.arange(vocab))
@@ -61,8 +62,8 @@ def zipf(vocab: int) -> Doubles:
 
 def huffman(counts: Any) -> Ids:
     """The tree of least expected depth. Classes that were never seen count as seen once, so that none is infinitely deep."""
-    vocab = len(counts)
-    seen = checked_counts(counts, vocab)
+    given = as_numpy(to_host(counts), "counts")
+    vocab, seen = given.size, checked_counts(given, given.size)
     assert seen is not None
     least = float(seen[seen > 0].min())
     heap = [(max(float(count), least), ~number) for number, count in enumerate(seen)]

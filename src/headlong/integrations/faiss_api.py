@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from headlong.errors import AbsentError, DtypeError, MalformedFileError
+from headlong.errors import AbsentError, DtypeError, MalformedFileError, named
+from headlong.integrations.faiss_absent import as_faiss
 from headlong.integrations.faiss_ids import IndexIDMap as IndexIDMap
 from headlong.integrations.faiss_ids import IndexIDMap2 as IndexIDMap2
 from headlong.integrations.faiss_index import METRIC_INNER_PRODUCT as METRIC_INNER_PRODUCT
@@ -40,9 +41,9 @@ FORMAT = "headlong index"
 
 def write_index(index: IndexFlat | IndexIDMap, path: str | os.PathLike[str]) -> None:
     """The rows, the metric, what ``train`` saw and, of an ``IndexIDMap``, your ids, in one safetensors file."""
-    rows = index.index if isinstance(index, IndexIDMap) else index
-    named = {"id_map": index.id_map} if isinstance(index, IndexIDMap) else {}
-    write_file(path, {**rows.arrays(), **named}, {"format": FORMAT, "metric": rows.metric, "kind": type(rows).__name__})
+    rows = _flat(index)
+    ids = {"id_map": index.id_map} if isinstance(index, IndexIDMap) else {}
+    write_file(path, {**rows.arrays(), **ids}, {"format": FORMAT, "metric": rows.metric, "kind": type(rows).__name__})
 
 
 def read_index(path: str | os.PathLike[str], **options: Any) -> IndexFlat | IndexIDMap:
@@ -57,9 +58,18 @@ def read_index(path: str | os.PathLike[str], **options: Any) -> IndexFlat | Inde
     return rows if ids is None else IndexIDMap.over(rows, ids)
 
 
-def clone_index(index: IndexFlat) -> IndexFlat:
+def clone_index(index: IndexFlat | IndexIDMap) -> IndexFlat | IndexIDMap:
     """An index of its own over the same rows."""
+    _flat(index)
     return copy.deepcopy(index)
+
+
+def _flat(index: Any) -> IndexFlat:
+    """The index with the rows."""
+    rows = index.index if isinstance(index, IndexIDMap) else index
+    if not isinstance(rows, IndexFlat):
+        raise as_faiss(DtypeError, f"the index is {named(rows)}; expected one of this module")
+    return rows
 
 
 FACTORY = {"Flat": IndexFlat, "IDMap,Flat": IndexIDMap, "IDMap2,Flat": IndexIDMap2}

@@ -19,7 +19,7 @@ from headlong.integrations.faiss_absent import Absent, as_faiss, count
 from headlong.integrations.faiss_index import IndexFlat
 from headlong.integrations.faiss_rows import Floats, Ids
 from headlong.integrations.faiss_selectors import IDSelectorBatch, SearchParameters, id_list, is_selector, members, selector_of
-from headlong.integrations.faiss_stored import gathered, run_of
+from headlong.integrations.faiss_stored import gathered, into, run_of
 
 
 class IndexIDMap(Absent):
@@ -85,11 +85,11 @@ class IndexIDMap(Absent):
         lims, distances, places = self.index.range_search(x, thresh, params=self._inner(params))
         return lims, distances, self._named(places)
 
-    def reconstruct(self, key: int) -> Floats:
+    def reconstruct(self, key: int, x: Any = None) -> Floats:
         """The first row with that id."""
-        return np.asarray(self.reconstruct_batch([count(key, "key", -(2**63))])[0])
+        return into(x, self.reconstruct_batch([count(key, "key", -(2**63))])[0])
 
-    def reconstruct_batch(self, key: Any) -> Floats:
+    def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
         """A row for each of the ids ``key [n]``."""
         keys, order = id_list(key), np.argsort(self.id_map, kind="stable")
         places = np.searchsorted(self.id_map, keys, sorter=order)
@@ -97,16 +97,26 @@ class IndexIDMap(Absent):
         missing = self.id_map[found] != keys if len(order) else np.ones(len(keys), bool)
         if missing.any():
             raise as_faiss(IdError, f"no row has id {int(keys[missing][0])}")
-        return self.index.reconstruct_batch(found)
+        return self.index.reconstruct_batch(found, x)
 
-    def reconstruct_n(self, n0: int = 0, ni: int = -1) -> Floats:
+    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
         """The rows with the ids ``n0 ... n0 + ni - 1``; ni -1: as many as there are rows."""
-        return self.reconstruct_batch(run_of(n0, ni, self.ntotal))
+        return self.reconstruct_batch(run_of(n0, ni, self.ntotal), x)
 
-    def search_and_reconstruct(self, x: Any, k: int, *, params: Any = None) -> tuple[Floats, Ids, Floats]:
-        """:meth:`search` and the rows ``[n, k, dim]`` themselves, NaN where there is none."""
-        distances, places, rows = self.index.search_and_reconstruct(x, k, params=self._inner(params))
-        return distances, self._named(places), rows
+    def search_and_reconstruct(
+        self,
+        x: Any,
+        k: int,
+        *,
+        params: Any = None,
+        D: Any = None,  # noqa: N803
+        I: Any = None,  # noqa: E741, N803
+        R: Any = None,  # noqa: N803
+    ) -> tuple[Floats, Ids, Floats]:
+        """:meth:`search` and the rows ``R [n, k, dim]`` themselves, NaN where there is none."""
+        distances, places, rows = self.index.search_and_reconstruct(x, k, params=self._inner(params), D=D, I=I, R=R)
+        places[:] = self._named(places)
+        return distances, places, rows
 
     def remove_ids(self, x: Any) -> int:
         """By ids or a selector; how many there were."""
@@ -118,7 +128,7 @@ class IndexIDMap(Absent):
         """Move the other's rows behind these, their ids raised by ``add_id``; the other is empty then."""
         if otherIndex is self or not isinstance(otherIndex, IndexIDMap):
             raise as_faiss(InputError, f"{named(otherIndex)} was given; expected another IndexIDMap")
-        moved = otherIndex.id_map + int(add_id)
+        moved = otherIndex.id_map + count(add_id, "add_id", -(2**63))
         self.index.merge_from(otherIndex.index)
         self.id_map, otherIndex.id_map = np.concatenate([self.id_map, moved]), np.empty(0, np.int64)
 

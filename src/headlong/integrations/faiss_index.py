@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong.errors import InputError, OptionError, ShapeError, named
+from headlong.errors import InputError, OptionError, ShapeError
 from headlong.integrations.faiss_absent import as_faiss, count, threshold
 from headlong.integrations.faiss_distances import distances, distances_at, pieces, products, told_apart
 from headlong.integrations.faiss_rows import Floats, Ids, LazyEngine
 from headlong.integrations.faiss_selectors import IDSelectorBatch, is_selector, members, selector_of
-from headlong.integrations.faiss_stored import Rows
+from headlong.integrations.faiss_stored import Rows, written_to
 
 METRIC_INNER_PRODUCT, METRIC_L2 = 0, 1
 METRICS = ("inner_product", "l2", "cosine", "log_prob")
@@ -100,7 +100,7 @@ class IndexFlat(Rows):
     def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
         """``(D, I) [n, k]``: the k best of each query, best first, equal ones by id; ``params.sel`` says among which rows."""
         queries, k = self._checked(x, "x"), count(k, "k")
-        distances, ids = _out(D, (len(queries), k), np.float32, "D"), _out(I, (len(queries), k), np.int64, "I")
+        distances, ids = written_to(D, (len(queries), k), np.float32, "D"), written_to(I, (len(queries), k), np.int64, "I")
         distances[:], ids[:] = self._worst, -1
         allowed = self._allowed(params)
         most = min(k, self.ntotal if allowed is None else len(allowed))
@@ -159,7 +159,7 @@ class IndexFlat(Rows):
     ) -> tuple[Floats, Ids, Floats]:
         """:meth:`search` and the rows ``R [n, k, dim]`` themselves, NaN where there is none."""
         distances, ids = self.search(x, k, params=params, D=D, I=I)
-        rows = _out(R, (*ids.shape, self.d), np.float32, "R")
+        rows = written_to(R, (*ids.shape, self.d), np.float32, "R")
         rows[:] = np.nan
         rows[ids >= 0] = self.reconstruct_batch(ids[ids >= 0])
         return distances, ids, rows
@@ -269,13 +269,3 @@ class IndexFlatL2(IndexFlat):
 
     def __init__(self, dim: int, **options: Any) -> None:
         super().__init__(dim, "l2", **options)
-
-
-def _out(given: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
-    """The caller's array, or a new one."""
-    if given is None:
-        return np.empty(shape, dtype)
-    if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype != dtype:
-        found = f"{given.dtype} of shape {list(given.shape)}" if isinstance(given, np.ndarray) else named(given)
-        raise as_faiss(ShapeError, f"{name} is {found}; expected an array of {np.dtype(dtype)} {list(shape)}")
-    return given

@@ -8,7 +8,7 @@ import numpy as np
 
 from headlong.arrays import as_numpy
 from headlong.dtypes import HIDDEN
-from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
+from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError, named
 from headlong.integrations.faiss_absent import Absent, as_faiss, count
 from headlong.integrations.faiss_rows import Floats, Ids
 from headlong.integrations.faiss_selectors import id_list
@@ -28,11 +28,11 @@ class Rows(Absent):
 
     def reconstruct(self, key: int, x: Any = None) -> Floats:
         """Row ``key`` as it is stored."""
-        return _into(x, self.reconstruct_batch([count(key, "key", 0)])[0])
+        return into(x, self.reconstruct_batch([count(key, "key", 0)])[0])
 
     def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
         """Rows ``n0 ... n0 + ni - 1``; ni -1: to the end."""
-        return _into(x, self.reconstruct_batch(run_of(n0, ni, self.ntotal - count(n0, "n0", 0))))
+        return into(x, self.reconstruct_batch(run_of(n0, ni, self.ntotal - count(n0, "n0", 0))))
 
     def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
         """The rows ``key [n]``."""
@@ -40,7 +40,7 @@ class Rows(Absent):
         if keys.size and not 0 <= keys.min() <= keys.max() < self.ntotal:
             raise as_faiss(IdError, f"key holds {keys.min()}..{keys.max()}; expected 0 to {self.ntotal - 1}")
         rows = np.asarray(self._rows()[keys], np.float32) if keys.size else np.empty((0, self.d), np.float32)
-        return _into(x, rows)
+        return into(x, rows)
 
     def _rows(self) -> Floats:
         if len(self._parts) > 1:
@@ -74,8 +74,22 @@ def gathered(ids: Ids, places: Ids) -> Ids:
     return np.where(places < 0, -1, np.append(ids, -1)[places])
 
 
-def _into(given: Any, rows: Floats) -> Floats:
+def written_to(given: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
+    """The caller's array for an answer, or a new one."""
+    if given is None:
+        return np.empty(shape, dtype)
+    if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype != dtype or not given.flags.writeable:
+        found = named(given)
+        if isinstance(given, np.ndarray):
+            found = f"{given.dtype} of shape {list(given.shape)}{'' if given.flags.writeable else ', read-only'}"
+        raise as_faiss(ShapeError, f"{name} is {found}; expected an array of {np.dtype(dtype)} {list(shape)} to write to")
+    return given
+
+
+def into(given: Any, rows: Floats) -> Floats:
+    """``rows``, in the caller's array ``x`` where there is one."""
     if given is None:
         return rows
-    given[:] = rows
-    return np.asarray(given)
+    found: Floats = written_to(given, rows.shape, np.float32, "x")
+    found[:] = rows
+    return found

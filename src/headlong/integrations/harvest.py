@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from headlong.errors import DataError, MissingPackageError, OptionError, StoreError
 from headlong.layers.matrix import FORMAT, VERSION, Layer
+from headlong.number_checks import file_name
 from headlong.store import write_file
 
 Vectors = NDArray[Any]
@@ -50,7 +51,7 @@ def harvest(
     if dtype not in STORED or rows < 0 or not texts:
         expected = "at least one text, rows of 0 or more, dtype float16 or float32"
         raise OptionError(f"{len(texts)} texts, rows {rows}, dtype {dtype}; expected {expected}")
-    folder = Path(out)
+    folder = Path(file_name(out, "out"))
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file; give another folder with --out")
     model, tokenizer = _opened(source)
@@ -78,7 +79,7 @@ def harvest(
 
 def read_texts(path: str | os.PathLike[str], splits: tuple[str, ...]) -> dict[str, str]:
     """``{"valid": its text}``: from ``FOLDER/valid.txt``, or all of one file under the only name that is asked for."""
-    where = Path(path)
+    where = Path(file_name(path))
     files = {name: where / f"{name}.txt" for name in splits} if where.is_dir() else dict.fromkeys(splits, where)
     if len(files) > 1 and not where.is_dir():
         raise OptionError(f"{where} is one text, and {', '.join(splits)} are {len(files)}; expected a folder of so many")

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 import headlong
-from headlong.errors import InputError
+from headlong.arrays import as_numpy, kind_of
+from headlong.errors import InputError, named
 
 Columns = dict[str, Any]
 ADDED: dict[str, Any] = {
@@ -39,6 +40,8 @@ class Scorer:
 
     def __call__(self, batch: Mapping[str, Any]) -> Columns:
         """A batch of columns, as Ray's ``batch_format="numpy"`` hands it over."""
+        if not isinstance(batch, Mapping):
+            raise InputError(f"the batch is {named(batch)}; expected columns by name, as batch_format='numpy' gives them")
         if self.column not in batch:
             names = ", ".join(map(str, batch)) or "none"
             raise InputError(f"the batch has the columns {names}; expected {self.column!r}, a vector in each row")
@@ -87,14 +90,17 @@ def vectors(column: Any, dim: int, name: str) -> Any:
 
     A row may be an array, a list, or an object with ``toArray`` (``ml.Vector``).
     """
-    rows = np.empty((len(column), dim), np.float32)
+    try:
+        rows = np.empty((len(column), dim), np.float32)
+    except Exception as error:  # an object's own __len__ may raise anything
+        raise InputError(f"the column {name!r} is {named(column)}; expected a vector in each row") from error
     for place, value in enumerate(column):
         if value is None or (isinstance(value, (float, np.floating)) and np.isnan(value)):
             raise InputError(f"row {place} of the batch has no {name!r} (null); drop or fill such rows before scoring")
         given = value.toArray() if hasattr(value, "toArray") else value
         try:
-            vector = np.asarray(given, np.float32)
-        except (TypeError, ValueError) as error:
+            vector = np.asarray(as_numpy(given, name) if kind_of(given) == "torch" else given, np.float32)
+        except Exception as error:  # an object's own __array__ may raise anything
             kind = type(value).__name__
             raise InputError(f"row {place} of the batch has a {kind} in {name!r}; expected {dim} numbers: {error}") from error
         if vector.shape != (dim,):

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, stored_matrix
-from headlong.errors import NonFiniteError, OptionError, ShapeError
+from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
-from headlong.layers.structured import StructuredLayer, class_order, part_of, part_tensors, register_layer
+from headlong.layers.structured import StructuredLayer, class_order, part_of, part_tensors, parts_of, register_layer
 from headlong.links import IDENTITY
 
 
@@ -39,12 +39,15 @@ class BandsLayer(StructuredLayer):
     kind: ClassVar[str] = "bands"
 
     def __init__(self, head: Layer, bands: Sequence[Band], order: Any = None) -> None:
+        if not isinstance(head, Layer):
+            raise DtypeError(f"head is {named(head)}; expected headlong.Layer(weight, bias)")
+        bands = parts_of(bands, Band, "bands")
         if not bands or head.vocab < len(bands):
             raise OptionError(f"a head of {head.vocab} rows for {len(bands)} bands; expected one row for each band, and a band")
         if head.link != IDENTITY or any(band.layer.link != IDENTITY for band in bands):
             raise OptionError("a part has a link; the parts of a bands layer are plain: fold scales into the weights")
         self.head, self.dim = head, head.dim
-        self.bands = tuple(_checked(number, Band(*band), head.dim) for number, band in enumerate(bands))
+        self.bands = tuple(_checked(number, band, head.dim) for number, band in enumerate(bands))
         self.short = head.vocab - len(bands)
         self.vocab = self.short + sum(band.layer.vocab for band in bands)
         self.order = class_order(order, self.vocab)

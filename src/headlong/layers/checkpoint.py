@@ -17,6 +17,7 @@ from headlong.layers.codes_and_scales import block_of_config, packed, stored, wr
 from headlong.layers.conventions import half_with_head, link_of_config
 from headlong.layers.gguf_file import PART, GgufFile, is_gguf
 from headlong.links import Link
+from headlong.number_checks import file_name
 from headlong.packed_rows import PackedRows
 from headlong.store import TensorFile, json_object, open_file
 
@@ -61,7 +62,7 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
-        self._file = _weights_of(Path(path))
+        self._file = _weights_of(Path(self.name))
         self._open: dict[str, TensorFile] = {}
         if self._file.name.endswith(INDEX):
             self._shards = _weight_map(self._file)
@@ -173,7 +174,7 @@ class Checkpoint:
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
     """What lies at ``path``: a GGUF file, or a folder with one and nothing else; or a :class:`Checkpoint`."""
-    place = Path(path)
+    place = Path(file_name(path))
     if place.is_file() and (place.suffix == ".gguf" or is_gguf(place)):
         return GgufFile(place)
     if place.is_dir() and not any(place.glob("*.safetensors")):
@@ -182,7 +183,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
             raise StoreError(f"{path} has several models: {', '.join(file.name for file in files)}; pass one of them")
         if files:
             return GgufFile(files[0])
-    return Checkpoint(path)
+    return Checkpoint(place)
 
 
 def _weights_of(path: Path) -> Path:

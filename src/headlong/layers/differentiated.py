@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from headlong.arrays import Array, stored_matrix
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
-from headlong.layers.structured import StructuredLayer, class_order, part_of, part_tensors, register_layer
+from headlong.layers.structured import StructuredLayer, class_order, part_of, part_tensors, parts_of, register_layer
 from headlong.links import IDENTITY
+from headlong.number_checks import whole
 
 
 class Block(NamedTuple):
@@ -40,10 +41,10 @@ class BlocksLayer(StructuredLayer):
     kind: ClassVar[str] = "blocks"
 
     def __init__(self, blocks: Sequence[Block], dim: int, order: Any = None) -> None:
-        if not blocks or dim < 1:
-            raise OptionError(f"{len(blocks)} blocks over {dim} dimensions; expected one of each or more")
-        self.blocks = tuple(_checked(number, Block(*block), dim) for number, block in enumerate(blocks))
-        self.dim = dim
+        self.dim = dim = whole(dim, "dim", 1, 2**40)
+        self.blocks = tuple(_checked(number, block, dim) for number, block in enumerate(parts_of(blocks, Block, "blocks")))
+        if not self.blocks:
+            raise OptionError("there are no blocks; expected one or more")
         self.vocab = sum(block.layer.vocab for block in self.blocks)
         self.order = class_order(order, self.vocab)
 

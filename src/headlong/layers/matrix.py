@@ -27,6 +27,7 @@ from headlong.layers.checkpoint import Checkpoint, open_checkpoint
 from headlong.layers.gguf_file import GgufFile
 from headlong.layers.written_to import WrittenTo
 from headlong.links import IDENTITY, Link, link_from_dict
+from headlong.number_checks import flag, text
 from headlong.packed_rows import PackedRows
 from headlong.store import check_version, checksum, json_object, write_file
 
@@ -61,7 +62,7 @@ class Layer:
         if not isinstance(weight, PackedRows):
             self._weight = stored_matrix(to_host(weight))
         self._bias = None if bias is None else stored_bias(to_host(bias), self.vocab)
-        if copy:
+        if flag(copy, "copy"):
             self._given = None, None
             packed = isinstance(weight, PackedRows)
             self._weight = weight.closed_copy() if packed else closed_copy(self._weight)
@@ -91,7 +92,9 @@ class Layer:
         ``link``    None takes what the file (or, for a language model's head, ``config.json``) says
         """
         checkpoint = open_checkpoint(path)
-        name = checkpoint.head(weight)
+        name = checkpoint.head(text(weight, "weight", "the name of a tensor"))
+        if bias is not None and bias is not False:
+            text(bias, "bias", "the name of a tensor, None or False")
         if bias is None:
             bias = checkpoint.bias(weight, name) or False
         if link is None:
@@ -227,6 +230,6 @@ def _saved_rows(stored: Any, checkpoint: Checkpoint | GgufFile) -> PackedRows:
 def _saved_link(checkpoint: Checkpoint | GgufFile, name: str) -> Link | None:
     if checkpoint.metadata.get("format") == FORMAT:
         check_version(checkpoint.metadata, FORMAT, VERSION, checkpoint.name)
-        text = checkpoint.metadata.get("link", "")
-        return link_from_dict(json_object(text.encode(), f"{checkpoint.name}: the link"))
+        saved = checkpoint.metadata.get("link", "")
+        return link_from_dict(json_object(saved.encode(), f"{checkpoint.name}: the link"))
     return checkpoint.link(name)

@@ -23,6 +23,7 @@ from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError,
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, register_layer
 from headlong.links import link_from_dict
+from headlong.number_checks import flag
 
 Floats = NDArray[np.float32]
 
@@ -38,7 +39,7 @@ class MixtureLayer(StructuredLayer):
     def __init__(self, matrix: Layer, project: Any, offset: Any, prior: Any, *, pooled: bool = False) -> None:
         if not isinstance(matrix, Layer):
             raise OptionError(f"matrix is {named(matrix)}; expected headlong.Layer(weight, bias)")
-        self.matrix, self.pooled, self.resident = matrix, bool(pooled), matrix.resident
+        self.matrix, self.pooled, self.resident = matrix, flag(pooled, "pooled"), matrix.resident
         self.project, self.offset, self.prior = _floats(project, "project"), _floats(offset, "offset"), _floats(prior, "prior")
         if self.prior.ndim != 2 or not len(self.prior):
             raise ShapeError(f"prior has shape {list(self.prior.shape)}; expected [components, dim]")

@@ -17,15 +17,15 @@ import importlib
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, as_numpy, unchanging
 from headlong.cached_attribute import once
-from headlong.errors import HeadlongError, IdError, MalformedFileError, ShapeError
+from headlong.errors import DtypeError, HeadlongError, IdError, MalformedFileError, ShapeError, named
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
@@ -90,6 +90,14 @@ class StructuredLayer(ABC):
 KINDS: dict[str, type[StructuredLayer]] = {}
 """Every kind whose file has been imported."""
 
+class HasLayer(Protocol):
+    """A part of a structured layer."""
+
+    @property
+    def layer(self) -> Layer: ...
+
+
+Part = TypeVar("Part", bound=HasLayer)
 Registered = TypeVar("Registered", bound=type[StructuredLayer])
 
 
@@ -132,6 +140,19 @@ def part_tensors(name: str, layer: Layer) -> dict[str, Array]:
 def part_of(name: str, tensors: Mapping[str, Array]) -> Layer:
     """The inverse of :func:`part_tensors`."""
     return Layer(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+
+
+def parts_of(given: Any, kind: Callable[..., Part], name: str) -> list[Part]:
+    """The parts of a layer, each of which has a matrix: ``kind(layer, ...)``."""
+    wanted = f"expected a list of {getattr(kind, '__name__', kind)}(headlong.Layer(weight, bias), ...)"
+    try:
+        parts = [kind(*part) for part in given]
+    except (TypeError, RuntimeError) as error:  # nothing that can be gone through; a tensor without numbers
+        raise DtypeError(f"{name} is {named(given)}; {wanted}") from error
+    for number, part in enumerate(parts):
+        if not isinstance(part.layer, Layer):
+            raise DtypeError(f"{name}[{number}] has {named(part.layer)} for a layer; {wanted}")
+    return parts
 
 
 def class_order(order: Any, vocab: int) -> Ids | None:

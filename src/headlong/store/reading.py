@@ -28,6 +28,7 @@ from headlong.errors import (
     VersionError,
     cause,
 )
+from headlong.number_checks import file_name
 from headlong.store.checksum import KEY, checksum
 from headlong.store.safetensors_dtypes import DTYPES, FOREIGN_BITS
 
@@ -101,16 +102,17 @@ def open_file(path: str | os.PathLike[str], mapped: bool = True) -> TensorFile:
     program that maps files does. Files are replaced as a whole here, never written in place; where others write them, read
     them with ``mapped=False``.
     """
-    return TensorFile(mapped_bytes(path, "safetensors", mapped), os.fspath(path))
+    name = file_name(path)
+    return TensorFile(mapped_bytes(name, "safetensors", mapped), name)
 
 
 def mapped_bytes(path: str | os.PathLike[str], expected: str, mapped: bool = True) -> mmap.mmap:
     """The bytes of a regular file that is not empty; ``expected`` is what kind of file a message says it should have been."""
-    name = os.fspath(path)
+    name = file_name(path)
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if not stat.S_ISREG(os.stat(name).st_mode):
             raise StoreError(f"{name} is not a regular file; expected a {expected} file")
-        with open(path, "rb") as file:
+        with open(name, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise MalformedFileError(f"{name} is empty; expected a {expected} file")
@@ -120,19 +122,22 @@ def mapped_bytes(path: str | os.PathLike[str], expected: str, mapped: bool = Tru
             if file.readinto(data) != size:
                 raise MalformedFileError(f"{name} was cut off while it was read; read it again")
             return data
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+    except StoreError:
+        raise
+    except OSError as error:
         kind = MissingFileError if isinstance(error, FileNotFoundError) else StoreError
         raise kind(f"{name} cannot be read: {cause(error)}") from error
 
 
 def is_tensor_file(path: str | os.PathLike[str]) -> bool:
     """Whether a regular file starts as safetensors files do, whatever its name."""
+    name = file_name(path)
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if not stat.S_ISREG(os.stat(name).st_mode):
             return False
-        with open(path, "rb") as file:
+        with open(name, "rb") as file:
             start = file.read(9)
-    except (OSError, ValueError):  # ValueError: a null byte in the path
+    except OSError:
         return False
     return len(start) == 9 and start[8:] == b"{" and struct.unpack("<Q", start[:8])[0] <= HEADER_LIMIT
 
@@ -178,6 +183,8 @@ def json_object(text: bytes, what: str, parse_int: Callable[[str], int] = int) -
         value = json.loads(text.decode(), object_pairs_hook=unique, parse_int=parse_int)
         if b"\\u" in text:  # JSON can spell half a surrogate pair, which is no text: neither printed nor saved
             json.dumps(value, ensure_ascii=False).encode()
+    except MalformedFileError:
+        raise
     except (ValueError, RecursionError) as error:
         raise MalformedFileError(f"{what} is not valid JSON: {error}") from error
     if not isinstance(value, dict):

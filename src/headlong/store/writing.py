@@ -22,6 +22,7 @@ import numpy as np
 
 from headlong.arrays import Array, as_numpy
 from headlong.errors import DtypeError, OptionError, StoreError, cause
+from headlong.number_checks import file_name
 from headlong.store.checksum import KEY, NONE, PIECE, START, Checksum
 from headlong.store.safetensors_dtypes import DTYPES
 
@@ -94,7 +95,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Its folder is made where there is none, and it has the old file's permissions. Until then it has no name, where the system
     has such files, so that a killed writer leaves nothing; elsewhere it lies beside ``path``, until a later writer removes it.
     """
-    target = Path(os.path.realpath(path))
+    name = file_name(path)
+    target = Path(os.path.realpath(name))
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -108,8 +110,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 os.link(f"/proc/self/fd/{file.fileno()}", beside, src_dir_fd=file.fileno())
         os.replace(beside, target)
         _sync_folder(target.parent)
+    except StoreError:
+        raise
     except OSError as error:
-        raise StoreError(f"{os.fspath(path)} cannot be written: {cause(error)}") from error
+        raise StoreError(f"{name} cannot be written: {cause(error)}") from error
     finally:
         with suppress(OSError):  # its folder may be none
             beside.unlink(missing_ok=True)

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from headlong.encode.basis import LEAST_DIM, basis_for, energy
 from headlong.encode.segments import by_water_filling, plausible, uniform
 from headlong.encode.tiles import codes_of
 from headlong.engines.method import Method, register
 from headlong.engines.methods.blocks import with_blocks
-from headlong.errors import OptionError
+from headlong.errors import InputError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.number_checks import flag, real, whole
+from headlong.number_checks import flag, real, whole, wholes
 from headlong.plan import CODE_BITS, Plan, Segment
 from headlong.promise import Promise
 
@@ -51,6 +51,8 @@ class Coded(Method):
         whole(self.rotation, "rotation", 0, 2**63 - 1)
         if self.blocks is not None:
             flag(self.blocks, "blocks")
+        if self.segments is not None:
+            self._listed()
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
         basis = basis_for(layer, calibration)
@@ -71,8 +73,7 @@ class Coded(Method):
         return wanted._replace(delta=delta, delta_ids=delta)
 
     def _named(self, dim: int) -> tuple[Segment, ...]:
-        assert self.segments is not None
-        found = tuple(Segment(*map(int, one)) for one in self.segments)
+        found = self._listed()
         joined = [*(one.start for one in found), dim] == [0, *(one.stop for one in found)]
         short = any(one.stop - one.start < min(LEAST_DIM, dim) for one in found)
         if not joined or short or any(one.bits not in CODE_BITS for one in found):
@@ -81,3 +82,10 @@ class Coded(Method):
                 f"least {LEAST_DIM} coordinates, with bits in {', '.join(map(str, CODE_BITS))}"
             )
         return found
+
+    def _listed(self) -> tuple[Segment, ...]:
+        given: Any = self.segments
+        try:
+            return tuple(Segment(*wholes(one, "a segment", 0, 2**40)) for one in given)
+        except (TypeError, RuntimeError, InputError) as error:  # RuntimeError: a tensor without numbers
+            raise OptionError(f"segments are {self.segments!r}; expected a list of [start, stop, bits]") from error

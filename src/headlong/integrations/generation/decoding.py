@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, LogitsProcessor, StoppingCriteriaList, StopStringCriteria
 from transformers.generation.utils import GENERATION_MODES_MAPPING, GenerationMode
 
-from headlong.errors import InputError, OptionError
+from headlong.errors import InputError, OptionError, named
 from headlong.integrations.generation.beams import BeamScores
 from headlong.integrations.generation.fast_head import CHANGED, FastHead, Taking
 from headlong.integrations.generation.picking import pick
@@ -50,6 +50,8 @@ def generate(
 
     ``headlong_seed``  the same seed gives the same noise to each (step, row, token); None: drawn from torch's generator
     """
+    if not isinstance(model, GenerationMixin):
+        raise InputError(f"model is {named(model)}; expected a model of transformers that generates")
     if "custom_generate" in options:
         raise OptionError("custom_generate was given; this is one itself: call model.generate(...) for another")
     given = {

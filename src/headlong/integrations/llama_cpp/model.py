@@ -25,7 +25,7 @@ from headlong.integrations.llama_cpp.settings import Settings
 from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several
 from headlong.layers.gguf_file import GgufFile
 from headlong.native import threads as threads_at_hand
-from headlong.number_checks import whole
+from headlong.number_checks import file_name, whole
 
 
 class Model:
@@ -60,11 +60,11 @@ class Model:
         tokenizer: Any = None,
         **options: Any,
     ) -> None:
-        self.model_path, self.verbose = os.fspath(model_path), verbose
+        self.model_path, self.verbose = file_name(model_path, "model_path"), verbose
         self._seed, self._last_n = seed, last_n_tokens_size
         self._sequences = whole(sequences, "sequences", 1, SEQUENCES)
-        file, self._stamp = GgufFile(model_path), _stamp(self.model_path)
-        layer = Layer.load(model_path)
+        file, self._stamp = GgufFile(self.model_path), _stamp(self.model_path)
+        layer = Layer.load(self.model_path)
         scale = input_scale(file, layer.dim)
         threads = threads_at_hand(n_threads)
         trained = file.parts[0].value(f"{file.parts[0].value('general.architecture')}.context_length")

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.errors import InputError, ShapeError
+from headlong.errors import InputError, ShapeError, named
+from headlong.number_checks import wholes
 
 ROWS = 1024
 """Users that are ranked at once."""
@@ -33,10 +34,12 @@ class Evaluation(NamedTuple):
 
 def evaluate(engine: Any, hidden: Any, held: Any, *, seen: Any = None, k: Sequence[int] = (10,)) -> Evaluation:
     """``hidden [users, dim]``, ``held`` and ``seen`` CSR ``[users, items]``: stored entries count, whatever their number."""
-    ks = sorted({int(one) for one in k})
-    if not ks or ks[0] < 1:
-        raise InputError(f"k is {list(k)}; expected whole numbers from 1")
+    ks = sorted(set(wholes(k, "k", 1, 2**40)))
+    if not ks:
+        raise InputError("k is empty; expected whole numbers from 1")
     for name, rows in (("held", held), ("seen", seen)):
+        if getattr(rows, "format", None) != "csr" and (name == "held" or rows is not None):
+            raise InputError(f"{name} is {named(rows)}; expected SciPy's CSR rows [users, items]")
         if rows is not None and rows.shape != (len(hidden), engine.layer.vocab):
             raise ShapeError(f"{name} has shape {list(rows.shape)}; expected [{len(hidden)}, {engine.layer.vocab}]")
     most, gains = ks[-1], 1 / np.log2(np.arange(2, ks[-1] + 2))
