@@ -149,7 +149,7 @@ def reference() -> str:
         arguments = [param for param in command.params if param.param_type_name == "argument"]
         shown = " ".join(param.metavar or param.name.upper() for param in arguments)
         rows = [
-            (f"`{', '.join(param.opts)}`", _default(param), (getattr(param, "help", "") or "").strip())
+            (f"`{', '.join(param.opts + param.secondary_opts)}`", _default(param), (getattr(param, "help", "") or "").strip())
             for param in command.params
             if param.param_type_name == "option" and param.name != "help"
         ]
@@ -177,6 +177,8 @@ def _options(record: Any) -> str:
 
 
 def _default(param: Any) -> str:
+    if param.secondary_opts:  # --this or --no-this
+        return f"`{(param.opts if param.default else param.secondary_opts)[0]}`"
     return "" if param.default is None or param.default is False else f"`{param.default}`"
 
 

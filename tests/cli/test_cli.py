@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import headlong as hl
-from headlong import inspection, native
+from headlong import inspection, integrations, native
 from headlong.bench.measure import read_run
 from headlong.cli.main import app
 from headlong.demo import model as nextword
@@ -192,6 +192,8 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
         (("compile", "{}/layer.safetensors", "-o", "{}/h.npy/where.safetensors"), "cannot be written"),
         (("compile", "{}/layer.safetensors", "-o", "{}/e", "--option", "width"), "expected name=value"),
         (("compile", "{}/layer.safetensors", "-o", "{}/e", "--method", "full", "--option", "x=1"), "full has no option 'x'"),
+        (("bench",), "got none of them"),
+        (("bench", "{}/layer.safetensors", "--synthetic", "9,9,1"), "got a layer and --synthetic"),
         (("bench", "{}/layer.safetensors", "--batch", "one"), "batch sizes 'one'"),
         (("bench", "{}/layer.safetensors", "--only", "nobody"), "there is no contestant 'nobody'"),
         (("demo", "--threads", "-3"), "--threads is -3"),
@@ -203,6 +205,13 @@ def test_bad_input_is_one_line_and_status_two(files: Path, args: tuple[str, ...]
     np.save(files / "wrong.npy", np.zeros((2, 3), np.float32))
     np.save(files / "cube.npy", np.zeros((2, 3, 4), np.float32))
     assert message in fails(*(arg.replace("{}", str(files)) for arg in args))
+
+
+def test_a_package_that_is_not_there_is_one_line(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "headlong.integrations.harvest", raising=False)
+    monkeypatch.delattr(integrations, "harvest", raising=False)
+    assert "pip install 'headlong[transformers]'" in fails("harvest", files, files / "text.txt")
 
 
 def process(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:

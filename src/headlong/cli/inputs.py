@@ -56,7 +56,7 @@ def results(paths: list[Path]) -> list[tuple[str, Any]]:
         except ValueError as error:
             raise MalformedFileError(f"{file} is not JSON: {error}") from error
     if not found:
-        raise MalformedFileError("no .json or .jsonl file was given; expected results of bench, inspect --json or reproduce")
+        raise MalformedFileError("no .json or .jsonl file was given; expected what bench, demo or inspect wrote with -o")
     return found
 
 

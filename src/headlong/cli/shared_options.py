@@ -11,7 +11,8 @@ import typer
 
 from headlong.errors import OptionError
 
-LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help="path[:tensor[:bias]]: a safetensors file, index or folder.")]
+LAYER = "path[:tensor[:bias]]: a safetensors or GGUF file, an index, or a checkpoint's folder."
+LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help=LAYER)]
 CalibrationFile = Annotated[
     str | None, typer.Option("--calibration", help="Hidden vectors like those of later queries; given as HIDDEN is.")
 ]

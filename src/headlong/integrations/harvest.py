@@ -19,13 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from headlong.errors import DataError, MissingPackageError, OptionError, StoreError
 from headlong.layers.matrix import FORMAT, VERSION, Layer
 from headlong.number_checks import file_name
 from headlong.store import write_file
+
+NEEDS = "Hugging Face models need torch and transformers: pip install 'headlong[transformers]'"
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise MissingPackageError(NEEDS) from error
 
 Vectors = NDArray[Any]
 STORED = {"float16": np.float16, "float32": np.float32}
@@ -93,7 +98,7 @@ def _opened(source: str | os.PathLike[str]) -> tuple[Any, Any]:
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise MissingPackageError("Hugging Face models need transformers: pip install 'headlong[transformers]'") from error
+        raise MissingPackageError(NEEDS) from error
     try:
         model = AutoModelForCausalLM.from_pretrained(source, local_files_only=True)
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)

@@ -46,4 +46,4 @@ def test_bench_takes_turns(path: Path, tmp_path: Path) -> None:
     greedy = [one for one in record["runs"] if one["sampler"] == "greedy"]
     assert all(0 < one["same"] <= record["tokens"] for one in greedy) and "headlong, ms a step" in done.stdout
     refused = CliRunner().invoke(app, ["bench", "layer.safetensors", "--gguf", str(path)])
-    assert refused.exit_code == 2 and "pass one of them" in refused.stderr
+    assert refused.exit_code == 2 and "got a layer and --gguf" in refused.stderr

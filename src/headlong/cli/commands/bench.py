@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headlong.cli.shared_options import (
+    LAYER,
     Bias,
     CalibrationFile,
     HtmlFile,
@@ -24,14 +25,14 @@ from headlong.errors import OptionError
 
 
 def bench(
-    layer: Annotated[str | None, typer.Argument(metavar="[LAYER]", help="As everywhere; none with --synthetic.")] = None,
+    layer: Annotated[str | None, typer.Argument(metavar="[LAYER]", help=f"{LAYER} None with --synthetic or --gguf.")] = None,
     hidden: MaybeHidden = None,
     batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64",
     k: K = 10,
     eps: Annotated[float | None, typer.Option(help="Of our engines; default: compile's own.")] = None,
     delta: Annotated[float | None, typer.Option(help="Of our engines; default: compile's own.")] = None,
     only: Annotated[
-        str | None, typer.Option(help="Contestants, with semicolons; default: every one that is installed.")
+        str | None, typer.Option(help="Contestants as their rows are called, with semicolons; default: all installed.")
     ] = None,
     queries: Annotated[int, typer.Option(help="How many of the hidden vectors, evenly spread.")] = 256,
     rounds: Annotated[int, typer.Option(help="Turns of each contestant at each batch size.")] = 15,
@@ -56,8 +57,12 @@ def bench(
 ) -> None:
     """Time every engine and every rival that is installed, interleaved, and compare their answers with float64."""
     count = settled(threads)
+    given = [name for name, one in (("a layer", layer), ("--synthetic", synthetic), ("--gguf", gguf)) if one is not None]
+    if len(given) != 1:
+        expected = "a layer, --synthetic VOCAB,DIM,POWER or --gguf MODEL"
+        raise OptionError(f"bench takes {expected}; got {' and '.join(given) or 'none of them'}: pass one")
     if gguf is not None:
-        decoders(gguf, layer, count, rounds, out, as_json)
+        decoders(gguf, count, rounds, out, as_json)
         return
     from headlong import inspection
     from headlong.bench import rows as contest
@@ -68,9 +73,6 @@ def bench(
     from headlong.cli.terminal import bars, say_json, write_text
     from headlong.report.files import MADE_UP, bench_page
 
-    if (layer is None) == (synthetic is None):
-        got = "neither" if layer is None else "both"
-        raise OptionError(f"bench takes a layer or --synthetic VOCAB,DIM,POWER; got {got}: pass one of them")
     for path in filter(None, (out, html)):
         inputs.target(path, layer, hidden, calibration)
     ways = WAYS if way == "both" else (way,)
@@ -103,10 +105,8 @@ def bench(
         write_text(html, bench_page(record, f"headlong bench {Path(layer).name}", repr(subject)))
 
 
-def decoders(path: str, layer: str | None, threads: int, rounds: int, out: Path | None, as_json: bool) -> None:
+def decoders(path: str, threads: int, rounds: int, out: Path | None, as_json: bool) -> None:
     """``--gguf``: the same text by both, one sequence and four."""
-    if layer is not None:
-        raise OptionError(f"bench takes a layer or --gguf; got {layer!r} and {path!r}: pass one of them")
     from headlong.bench import gguf
     from headlong.bench.measure import as_run, write_run
     from headlong.cli import inputs

@@ -36,4 +36,4 @@ def distill(
     rows = inputs.hidden(hidden, engine.layer.dim, engine.layer.vocab)
     with bars() as stage:
         paths = written(engine, rows, out, k, shard, stage("teach"))
-    typer.echo(f"{len(rows):,} tokens in {len(paths)} shards in {out}; {engine.promise}")
+    typer.echo(f"{len(rows):,} tokens in {len(paths)} shard{'s'[: len(paths) > 1]} in {out}; {engine.promise}")

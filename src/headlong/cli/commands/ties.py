@@ -8,6 +8,7 @@ import typer
 
 from headlong.cli.shared_options import Bias, HiddenFile, JsonFile, JsonLines, LayerFile, Threads, Weight, settled
 
+LISTED = "Which rounding's open rows are listed: bf16 output, bf16 weights, int8 weights or Q6_K weights."
 SHOWN = 20
 """Rows that are listed as text, the nearest ties first; JSON has them all."""
 
@@ -18,7 +19,7 @@ def ties(
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
-    rounding: Annotated[str, typer.Option(help="Whose open rows are listed.")] = "bf16 output",
+    rounding: Annotated[str, typer.Option(help=LISTED)] = "bf16 output",
     out: JsonFile = None,
     as_json: JsonLines = False,
 ) -> None:
