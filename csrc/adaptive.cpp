@@ -386,8 +386,8 @@ class Adaptive {
         for (nb::object kept : {nb::cast(weight), nb::cast(bias), nb::cast(columns), nb::cast(column_weight)}) kept_.push_back(kept);
     }
 
-    // values, ids [batch][k], lse, pulls, full, rows [batch], estimates [batch or 0][vocab].
-    nb::tuple search(Doubles hidden, Words keys, std::optional<Bytes> mask, uint64_t seed,
+    // FoundByCoordinates: values, ids [batch][k], lse, pulls, full, rows [batch], estimates [batch or 0][vocab].
+    nb::object search(Doubles hidden, Words keys, std::optional<Bytes> mask, uint64_t seed,
                      const std::tuple<double, double, double, double, double, bool, Doubles>& rules, int64_t k, int asked, bool estimates) const {
         const auto batch = static_cast<int64_t>(keys.size()), vocab = layer_.vocab;
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(0)) == batch && static_cast<int64_t>(hidden.shape(1)) == layer_.dim,
@@ -428,9 +428,9 @@ class Adaptive {
             full[q] = answers[q].full;
             rows[q] = static_cast<int64_t>(answers[q].best.size());
         }
-        return nb::make_tuple(owned(std::move(values), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}),
-                              owned(std::move(pulls), {B}), owned(std::move(full), {B}), owned(std::move(rows), {B}),
-                              owned(std::move(kept), {estimates ? B : 0, static_cast<size_t>(vocab)}));
+        return named("FoundByCoordinates", owned(std::move(values), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}),
+                     owned(std::move(pulls), {B}), owned(std::move(full), {B}), owned(std::move(rows), {B}),
+                     owned(std::move(kept), {estimates ? B : 0, static_cast<size_t>(vocab)}));
     }
 
   private:

@@ -41,15 +41,21 @@ inline nanobind::object owned_flags(std::vector<uint8_t> values, std::initialize
     return owned_as<bool>(std::move(values), shape);
 }
 
-// logits, ids, log_probs [count][k], lse, error, proved, rows, bytes, dense [count]: the best of each answer, then id -1 of logit -inf.
-nanobind::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k);  // bind/executor.cpp
+// An answer by name: a NamedTuple of headlong/native/answers.py, its fields in their order.
+template <typename... Parts>
+nanobind::object named(const char* type, Parts&&... fields) {
+    return nanobind::module_::import_("headlong.native.answers").attr(type)(std::forward<Parts>(fields)...);
+}
 
-// entropy, error, lse, rows, bytes, dense [count].
-nanobind::tuple entropy_arrays(const std::vector<Answer>& answers);  // bind/executor.cpp
+// FoundTopK: logits, ids, log_probs [count][k], lse, error, proved, rows, bytes, dense [count]: the best of each answer, then id -1 of logit -inf.
+nanobind::object topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k);  // bind/executor.cpp
 
-// ids, logits, score, proved [count][n], rows, bytes, dense [count].
+// FoundEntropy: entropy, error, lse, rows, bytes, dense [count].
+nanobind::object entropy_arrays(const std::vector<Answer>& answers);  // bind/executor.cpp
+
 SampleRule checked(const SampleRule& rule);  // bind/executor.cpp: or what is wrong with it
-nanobind::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n);  // bind/executor.cpp
+// FoundDraws: ids, logits, score, proved [count][n], rows, bytes, dense [count].
+nanobind::object sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n);  // bind/executor.cpp
 
 }  // namespace headlong
 

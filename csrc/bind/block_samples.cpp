@@ -10,8 +10,8 @@
 namespace headlong {
 namespace {
 
-// Plain samples: sample's arrays, as an executor's.
-nb::tuple sampled(nb::capsule executor, nb::capsule blocks, Doubles hidden, int n, double temperature, uint64_t seed, uint64_t row0,
+// Plain samples, as an executor's.
+nb::object sampled(nb::capsule executor, nb::capsule blocks, Doubles hidden, int n, double temperature, uint64_t seed, uint64_t row0,
                   std::optional<Bytes> mask, int threads, int64_t class0, std::pair<double, double> affine) {
     const auto* e = static_cast<const Executor*>(executor.data(kExecutorCapsule));
     const auto* b = static_cast<const Blocks*>(blocks.data(kBlocksCapsule));

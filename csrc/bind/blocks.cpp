@@ -72,16 +72,16 @@ class BoundBlocks {
         keep_ = nb::make_tuple(weight, bias, mean, centre, turns, order, levels, closer, rays);
     }
 
-    // ids, logits [count][k] (-1 and -inf where there are fewer), rows, bytes, opened, done [count].
-    nb::tuple topk(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads) const {
+    // FoundByBlocks: ids, logits [count][k] (-1 and -inf where there are fewer), rows, bytes, opened, done [count].
+    nb::object topk(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads) const {
         Arrays a = arrays(hidden, k, mask, threads);
         const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
-        return nb::make_tuple(owned(std::move(a.ids), {n, wide}), owned(std::move(a.logits), {n, wide}), owned(std::move(a.rows), {n}),
-                              owned(std::move(a.bytes), {n}), owned(std::move(a.opened), {n}), owned_flags(std::move(a.done), {n}));
+        return named("FoundByBlocks", owned(std::move(a.ids), {n, wide}), owned(std::move(a.logits), {n, wide}), owned(std::move(a.rows), {n}),
+                     owned(std::move(a.bytes), {n}), owned(std::move(a.opened), {n}), owned_flags(std::move(a.done), {n}));
     }
 
-    // The whole answer of an executor's top-k without a normaliser, under an affine link: logits, ids, log_probs [count][k] relative
-    // to the scored classes alone, their lse, its error (infinite), proved, rows, bytes, dense [count], and whether all are done.
+    // The whole answer of an executor's top-k without a normaliser, under an affine link, and whether all are done: log_probs relative
+    // to the scored classes alone, their lse, its error infinite.
     nb::tuple answer(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads, double scale, double shift) const {
         Arrays a = arrays(hidden, k, mask, threads);
         const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
@@ -93,14 +93,12 @@ class BoundBlocks {
             for (size_t i = 0; i < wide; ++i) log_probs[q * wide + i] = std::isfinite(z[i]) ? z[i] * scale + shift - lse[q] : z[i];
             all = all && a.done[q] != 0;
         }
-        return nb::make_tuple(owned(std::move(a.logits), {n, wide}), owned(std::move(a.ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
-                              owned(std::move(lse), {n}), owned(std::move(error), {n}), owned_flags(std::move(a.done), {n}),
-                              owned(std::move(a.rows), {n}), owned(std::move(a.bytes), {n}), owned_flags(std::vector<uint8_t>(n), {n}), all);
+        return nb::make_tuple(topk_of(std::move(a), wide, std::move(log_probs), std::move(lse), std::move(error)), all);
     }
 
     // The same with the normaliser of all classes within eps: `executor` is the capsule of one over the same rows, or None where
     // the roundings of logits are not to be counted. Queries that are not done are to be asked elsewhere.
-    nb::tuple within(std::optional<nb::capsule> executor, Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads, double scale, double shift,
+    nb::object within(std::optional<nb::capsule> executor, Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads, double scale, double shift,
                      double eps) const {
         const auto* e = executor ? static_cast<const Executor*>(executor->data(kExecutorCapsule)) : nullptr;
         check(!executor || (e != nullptr && e->dim == b_.dim && e->vocab == b_.vocab), "an executor over the same rows");
@@ -117,13 +115,11 @@ class BoundBlocks {
             error[q] = answer.error;
             for (size_t i = 0; i < answer.best.size(); ++i) log_probs[q * wide + i] = answer.best[i].z * scale + shift - answer.lse;
         }
-        return nb::make_tuple(owned(std::move(a.logits), {n, wide}), owned(std::move(a.ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
-                              owned(std::move(lse), {n}), owned(std::move(error), {n}), owned_flags(std::move(a.done), {n}),
-                              owned(std::move(a.rows), {n}), owned(std::move(a.bytes), {n}), owned_flags(std::vector<uint8_t>(n), {n}));
+        return topk_of(std::move(a), wide, std::move(log_probs), std::move(lse), std::move(error));
     }
 
-    // One query's ids and logits from `floor` up, which are all within `depth` of log sum exp(scale * z), floor, rows, bytes, done.
-    nb::tuple reached(Doubles hidden, std::optional<Bytes> mask, int threads, double scale, double depth) const {
+    // FoundWithin: one query's ids and logits from `floor` up, which are all within `depth` of log sum exp(scale * z), floor, rows, bytes, done.
+    nb::object reached(Doubles hidden, std::optional<Bytes> mask, int threads, double scale, double depth) const {
         check(hidden.shape(0) == 1 && scale > 0 && depth >= 0, "one query, and how far it reaches");
         Arrays a = arrays(hidden, 1, mask, threads, Reach{scale, depth});
         const SearchResult& found = a.found[0];
@@ -132,7 +128,7 @@ class BoundBlocks {
         for (const ScoredClass& one : found.best)
             if (one.z >= found.floor) ids.push_back(one.id), logits.push_back(one.z);
         const size_t n = ids.size();
-        return nb::make_tuple(owned(std::move(ids), {n}), owned(std::move(logits), {n}), found.floor, found.rows, found.bytes, found.done);
+        return named("FoundWithin", owned(std::move(ids), {n}), owned(std::move(logits), {n}), found.floor, found.rows, found.bytes, found.done);
     }
 
     const char* isa() const { return b_.looks->isa; }
@@ -170,6 +166,13 @@ class BoundBlocks {
         std::vector<double> logits, bytes, opened;
         std::vector<uint8_t> done;
     };
+
+    static nb::object topk_of(Arrays a, size_t wide, std::vector<double> log_probs, std::vector<double> lse, std::vector<double> error) {
+        const size_t n = a.rows.size();
+        return named("FoundTopK", owned(std::move(a.logits), {n, wide}), owned(std::move(a.ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
+                     owned(std::move(lse), {n}), owned(std::move(error), {n}), owned_flags(std::move(a.done), {n}), owned(std::move(a.rows), {n}),
+                     owned(std::move(a.bytes), {n}), owned_flags(std::vector<uint8_t>(n), {n}));
+    }
 
     Arrays arrays(Doubles hidden, int64_t k, const std::optional<Bytes>& mask, int threads, const Reach& reach = {}) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");

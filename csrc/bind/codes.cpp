@@ -55,21 +55,21 @@ class BoundCodes {
         c.tiles = tiles.data(), c.mean = mean.data(), c.centre = centre.data(), c.rotation = rotation.data();
     }
 
-    nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
+    nb::object topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
         check(k >= 0 && k <= codes_.rows->vocab, "k must be in 0..vocab");
         Question question = asked(hidden, eps, mask, threads, delta, seed);
         question.k = k;
         return topk_arrays(*codes_.rows, answers_of(hidden, question), k);
     }
 
-    nb::tuple entropy(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
+    nb::object entropy(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
         check(std::isfinite(eps), "an entropy has a bound");
         Question question = asked(hidden, eps, mask, threads, delta, seed);
         question.entropy = true;
         return entropy_arrays(answers_of(hidden, question));
     }
 
-    nb::tuple sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t row0,
+    nb::object sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t row0,
                      std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance) const {
         const SampleRule rule = checked(SampleRule{n, temperature, top_k, top_p, min_p, seed, row0, class0});
         const Question question = asked(hidden, kInf, mask, threads, delta, chance);
@@ -80,7 +80,7 @@ class BoundCodes {
     }
 
     // Each row by a rule of its own: temperatures, top_ks, top_ps, min_ps, seeds and rows are [batch].
-    nb::tuple sample_each(Doubles hidden, int n, Doubles temperature, Ids top_k, Doubles top_p, Doubles min_p, Words seed, Words row, std::optional<Bytes> mask,
+    nb::object sample_each(Doubles hidden, int n, Doubles temperature, Ids top_k, Doubles top_p, Doubles min_p, Words seed, Words row, std::optional<Bytes> mask,
                           int threads, int64_t class0, double delta, uint64_t chance) const {
         const Question question = asked(hidden, kInf, mask, threads, delta, chance);
         const size_t batch = hidden.shape(0);

@@ -64,7 +64,7 @@ class BoundExecutor {
         if (preview) set_preview(*preview);
     }
 
-    nb::tuple topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta,
+    nb::object topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta,
                    uint64_t seed) const {
         const int64_t batch = batch_of(hidden);
         check(k >= 1 && k <= executor_.vocab, "k must be in 1..vocab");
@@ -75,19 +75,18 @@ class BoundExecutor {
         return topk_arrays(executor_, answers, k);
     }
 
-    nb::tuple lse(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta,
+    nb::object lse(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta,
                   uint64_t seed) const {
         const int64_t batch = batch_of(hidden);
         Question question = ask(mask, batch, eps, threads, delta, seed);
         std::vector<Answer> answers;
         unlocked([&] { answers = headlong::ask(executor_, hidden.data(), batch, question); });
-        return nb::make_tuple(column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error),
-                              column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
-                              flags(answers, &Answer::dense));
+        return named("FoundLse", column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), column<int64_t>(answers, &Answer::rows),
+                     column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
     }
 
     // By a full scan.
-    nb::tuple entropy(Doubles hidden, std::optional<Bytes> mask, int threads) const {
+    nb::object entropy(Doubles hidden, std::optional<Bytes> mask, int threads) const {
         const int64_t batch = batch_of(hidden);
         Question question = ask(mask, batch, 1, threads, 0, 0);
         question.entropy = true;
@@ -110,7 +109,7 @@ class BoundExecutor {
         return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(m)});
     }
 
-    nb::tuple sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
+    nb::object sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
                      uint64_t row0, std::optional<Bytes> mask, int threads, int64_t class0, double delta,
                      uint64_t chance) const {
         const int64_t batch = batch_of(hidden);
@@ -187,7 +186,7 @@ class BoundExecutor {
 
 }  // namespace
 
-nb::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k) {
+nb::object topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k) {
     const size_t n = answers.size(), wide = static_cast<size_t>(k);
     std::vector<double> logits(n * wide, -kInf), log_probs(n * wide, -kInf);
     std::vector<int64_t> ids(n * wide, -1);
@@ -199,9 +198,9 @@ nb::tuple topk_arrays(const Executor& executor, const std::vector<Answer>& answe
             log_probs[q * wide + i] = std::isnan(a.lse) ? a.lse : executor.linked(a.best[i].z) - a.lse;
         }
     }
-    return nb::make_tuple(owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
-                          column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
-                          column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+    return named("FoundTopK", owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
+                 column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
+                 column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
 }
 
 SampleRule checked(const SampleRule& rule) {
@@ -211,12 +210,12 @@ SampleRule checked(const SampleRule& rule) {
     return rule;
 }
 
-nb::tuple entropy_arrays(const std::vector<Answer>& answers) {
-    return nb::make_tuple(column<double>(answers, &Answer::entropy), column<double>(answers, &Answer::error), column<double>(answers, &Answer::lse),
-                          column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+nb::object entropy_arrays(const std::vector<Answer>& answers) {
+    return named("FoundEntropy", column<double>(answers, &Answer::entropy), column<double>(answers, &Answer::error), column<double>(answers, &Answer::lse),
+                 column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
 }
 
-nb::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) {
+nb::object sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) {
     std::vector<int64_t> ids;
     std::vector<double> z, score;
     std::vector<uint8_t> proved;
@@ -227,9 +226,9 @@ nb::tuple sample_arrays(const std::vector<Answer>& answers, const std::vector<Dr
         proved.push_back(d.proved);
     }
     const size_t B = answers.size(), N = static_cast<size_t>(n);
-    return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                          owned_flags(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows),
-                          column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+    return named("FoundDraws", owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
+                 owned_flags(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
+                 flags(answers, &Answer::dense));
 }
 
 void bind_executor(nb::module_& m) {

@@ -52,8 +52,8 @@ class BoundExperts {
         }
     }
 
-    // logits, ids [batch, k], lse, logit_error, lse_error, proved, rows, bytes, dense, expert [batch]
-    nb::tuple topk(Doubles hidden, int64_t k, double eps, int threads, double delta, uint64_t seed) const {
+    // FoundOfExpert: logits, ids [batch, k], lse, logit_error, lse_error, proved, rows, bytes, dense, expert [batch]
+    nb::object topk(Doubles hidden, int64_t k, double eps, int threads, double delta, uint64_t seed) const {
         const int64_t batch = batch_of(hidden);
         check(k >= 0 && eps > 0 && delta >= 0 && delta < 1, "k >= 0, eps > 0, 0 <= delta < 1");
         Question question;
@@ -85,10 +85,9 @@ class BoundExperts {
             }
         });
         const size_t B = batch, K = k;
-        return nb::make_tuple(owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}),
-                              owned(std::move(error), {B}), owned(std::move(lse_error), {B}), owned_flags(std::move(proved), {B}),
-                              owned(std::move(rows), {B}), owned(std::move(bytes), {B}), owned_flags(std::move(dense), {B}),
-                              owned(std::move(expert), {B}));
+        return named("FoundOfExpert", owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}), owned(std::move(error), {B}),
+                     owned(std::move(lse_error), {B}), owned_flags(std::move(proved), {B}), owned(std::move(rows), {B}), owned(std::move(bytes), {B}),
+                     owned_flags(std::move(dense), {B}), owned(std::move(expert), {B}));
     }
 
     nb::object logits(Doubles hidden, Ids classes) const {
@@ -107,8 +106,8 @@ class BoundExperts {
         return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(vocab)});
     }
 
-    // ids, logits, score [batch, n], proved, error, expert [batch]
-    nb::tuple sample(Doubles hidden, int n, double temperature, uint64_t seed, uint64_t row0, int threads) const {
+    // DrawsOfExpert: ids, logits, score, proved [batch, n], expert [batch]
+    nb::object sample(Doubles hidden, int n, double temperature, uint64_t seed, uint64_t row0, int threads) const {
         const int64_t batch = batch_of(hidden);
         check(n >= 1 && temperature > 0, "n >= 1, temperature > 0");
         SampleRule rule{n, temperature, 0, 1, 0, seed, row0};
@@ -126,8 +125,8 @@ class BoundExperts {
             for (const Route& route : routed.routes) expert.push_back(route.expert);
         });
         const size_t B = batch, N = n;
-        return nb::make_tuple(owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                              owned_flags(std::move(proved), {B, N}), owned(std::move(expert), {B}));
+        return named("DrawsOfExpert", owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
+                     owned_flags(std::move(proved), {B, N}), owned(std::move(expert), {B}));
     }
 
   private:

@@ -214,10 +214,10 @@ def test_both_executors_search_alike(
     monkeypatch.setenv("HEADLONG_ISA", "numpy")
     slow = reader_of(compiled(layer)).search(rows, 3, None, 1, estimates=True)
     # float32 may stop one growth earlier or later than float64 where a variance is at its target to the last digit
-    assert (found[1] == slow[1]).mean() > 0.95
-    assert np.abs(found[3] - slow[3]).max() <= 0.02 * slow[3].max()
-    np.testing.assert_allclose(found[2], slow[2], atol=0.02)
-    assert np.median(np.abs(found[6] - slow[6])) < 1e-4
+    assert (found.ids == slow.ids).mean() > 0.95
+    assert np.abs(found.pulls - slow.pulls).max() <= 0.02 * slow.pulls.max()
+    np.testing.assert_allclose(found.lse, slow.lse, atol=0.02)
+    assert np.median(np.abs(found.estimates - slow.estimates)) < 1e-4
 
 
 @pytest.mark.parametrize("level", native.levels()[1:])
@@ -233,9 +233,10 @@ def test_every_level_and_type_of_weights_is_read_alike(
         monkeypatch.setenv("HEADLONG_ISA", name)
         reader = reader_of(compiled(part, sum=0.2, arm=0.2))
         found[name] = reader.search(hidden.astype(np.float64), 2, mask[None].astype(np.uint8), 1)
-    assert (found[level][1] == found["numpy"][1]).mean() > 0.95
-    assert np.abs(found[level][3] - found["numpy"][3]).max() <= 0.02 * found["numpy"][3].max()
-    np.testing.assert_allclose(found[level][2], found["numpy"][2], atol=0.02)
+    ours, slow = found[level], found["numpy"]
+    assert (ours.ids == slow.ids).mean() > 0.95
+    assert np.abs(ours.pulls - slow.pulls).max() <= 0.02 * slow.pulls.max()
+    np.testing.assert_allclose(ours.lse, slow.lse, atol=0.02)
 
 
 def test_a_full_warm_up_with_strict_multipliers_is_exact(layer: hl.Layer, hidden: NDArray[np.float32]) -> None:
@@ -243,8 +244,8 @@ def test_a_full_warm_up_with_strict_multipliers_is_exact(layer: hl.Layer, hidden
     found, exact = engine.topk(hidden, 1), truth(layer, hidden)
     assert (found.ids[:, 0] == exact.logits.argmax(axis=1)).all()
     np.testing.assert_allclose(found.lse, exact.lse, atol=1e-4)
-    values = reader_of(engine).search(hidden.astype(np.float64), 1, None, 1)
-    assert (values[3] == values[4]).all()  # every class was read in full
+    searched = reader_of(engine).search(hidden.astype(np.float64), 1, None, 1)
+    assert (searched.pulls == searched.full).all()  # every class was read in full
     assert engine.promise.delta_ids == 1 and not found.proved.any() and np.isinf(found.error).all()
 
 
@@ -427,9 +428,9 @@ def test_a_damaged_estimate_is_drawn_last(monkeypatch: pytest.MonkeyPatch) -> No
     layer = hl.Layer(np.random.default_rng(0).standard_normal((50, 16)).astype(np.float32))
     search = Reader.search
 
-    def damaged(self: Reader, *args: object, **more: object) -> tuple[NDArray[np.generic], ...]:
-        *found, estimates = search(self, *args, **more)  # type: ignore[arg-type]
-        return (*found, np.full_like(estimates, np.nan))
+    def damaged(self: Reader, *args: object, **more: object) -> native.FoundByCoordinates:
+        found = search(self, *args, **more)  # type: ignore[arg-type]
+        return found._replace(estimates=np.full_like(found.estimates, np.nan))
 
     monkeypatch.setattr(Reader, "search", damaged)
     draw = hl.compile(layer, "adaptive").sample(np.ones((2, 16)), 3, top_p=0.9, seed=1)

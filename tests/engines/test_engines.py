@@ -85,6 +85,15 @@ def rounding_of(case: Case, exact: Truth) -> NDArray[np.float64]:
     return np.asarray(case.layer.link.steepest * exact.rounding * 2 + (lse + case.layer.vocab) * FLOAT64)
 
 
+@pytest.mark.parametrize("method", [*READERS, "adaptive"])
+def test_executors_answer_by_name(level: str, method: str) -> None:
+    layer, hidden = hl.Layer(np.eye(70, 20, dtype=np.float32)), np.ones((3, 20))
+    reader: Any = compiled(layer, method, hidden.repeat(9, axis=0)).executor
+    assert type(reader.topk(hidden, 5, math.inf, None, 1)) is native.FoundTopK
+    assert type(reader.lse(hidden, math.inf, None, 1)) is native.FoundLse
+    assert type(reader.sample(hidden, 2, 1.0, 0, 1.0, 0.0, 7, 0, None, 1)) is native.FoundDraws
+
+
 @pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)

@@ -94,8 +94,8 @@ def test_a_flat_layer_is_looked_at_as_ever() -> None:
     reader = forced.executor
     assert isinstance(reader, BlockReader)
     found = reader.within(hidden.astype(np.float64), 5, None, 1, EPS)
-    assert not found[5].any()
-    assert np.isinf(found[4]).all()
+    assert not found.proved.any()
+    assert np.isinf(found.error).all()
 
 
 def test_masks_and_threads() -> None:

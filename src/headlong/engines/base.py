@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
-from headlong.arrays import Array, answer_as, ids64
+from headlong.arrays import answer_as, ids64
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import RANGES, Asked, aimed, asked, checked_k
 from headlong.engines.by_blocks import BlockReader
@@ -139,10 +139,8 @@ class Engine(Changeable, Common):
             found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_listed(answer))
             return answer_as(found, asked.form)
         aim = aimed(eps, self.promise, asked.form)
-        logits, ids, log_probs, lse, error, proved, *cost = self._executor.topk(
-            asked.hidden, k, aim, asked.mask, native.threads(self._threads), *self._chance
-        )
-        found = TopK(log_probs, ids, logits, lse, error, proved, self._cost(*cost))
+        best = self._executor.topk(asked.hidden, k, aim, asked.mask, native.threads(self._threads), *self._chance)
+        found = TopK(best.log_probs, best.ids, best.logits, best.lse, best.error, best.proved, self._cost(best))
         return answer_as(found, asked.form)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
@@ -159,11 +157,11 @@ class Engine(Changeable, Common):
         threads = native.threads(self._threads)
         logits = self._executor.logits(asked.hidden, chosen, threads)
         aim = aimed(eps, self.promise, asked.form)
-        lse, error, rows, read, dense = self._executor.lse(asked.hidden, aim, None, threads, *self._chance)
-        log_probs = self.layer.link(logits) - lse[:, None]
+        norm = self._executor.lse(asked.hidden, aim, None, threads, *self._chance)
+        log_probs = self.layer.link(logits) - norm.lse[:, None]
         count = chosen.shape[1]
-        cost = self._cost(rows + count, read + count * self._row_bytes, dense)
-        return answer_as(LogProb(log_probs, logits, lse, error, cost), asked.form)
+        cost = Cost(norm.rows + count, norm.bytes + count * self._row_bytes, norm.dense, self._path)
+        return answer_as(LogProb(log_probs, logits, norm.lse, norm.error, cost), asked.form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
@@ -178,10 +176,8 @@ class Engine(Changeable, Common):
             value = lse_of(answer.exponents)
             return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.form)
         aim = aimed(eps, self.promise, asked.form)
-        lse, error, *cost = self._executor.lse(
-            asked.hidden, aim, asked.mask, native.threads(self._threads), *self._chance
-        )
-        return answer_as(Lse(lse, error, self._cost(*cost)), asked.form)
+        norm = self._executor.lse(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._chance)
+        return answer_as(Lse(norm.lse, norm.error, self._cost(norm)), asked.form)
 
     def entropy(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Entropy:
         reader = self._executor
@@ -190,14 +186,14 @@ class Engine(Changeable, Common):
         self.check_weights()
         asked = self._asked(hidden, allowed, exclude)
         aim = aimed(DEFAULT if eps is None and math.isinf(self.promise.eps) else eps, self.promise, asked.form)
-        found, error, lse, *cost = reader.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), self._chance[1])
-        return answer_as(Entropy(found, error, lse, self._cost(*cost)), asked.form)
+        found = reader.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), self._chance[1])
+        return answer_as(Entropy(found.entropy, found.error, found.lse, self._cost(found)), asked.form)
 
-    def scanned_entropy(self, hidden: Doubles, mask: Any) -> tuple[Any, ...]:
+    def scanned_entropy(self, hidden: Doubles, mask: Any) -> native.FoundEntropy:
         if not native.is_native(self._rows):
             return super().scanned_entropy(hidden, mask)
         rows: Any = self._rows
-        found: tuple[Any, ...] = rows.entropy(hidden, mask, native.threads(self._threads))
+        found: native.FoundEntropy = rows.entropy(hidden, mask, native.threads(self._threads))
         return found
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
@@ -208,15 +204,13 @@ class Engine(Changeable, Common):
             ids, logits, score = sample_of(answer, filters)
             found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_listed(answer))
             return answer_as(found, asked.form)
-        ids, logits, score, proved, *cost = self._executor.sample(
-            asked.hidden,
-            *filters[:-1],
-            asked.mask,
-            native.threads(self._threads),
-            filters.class0,
-            *self._chance,
+        drawn = self._executor.sample(
+            asked.hidden, *filters[:-1], asked.mask, native.threads(self._threads), filters.class0, *self._chance
         )
-        return answer_as(Sample(ids, logits, score, proved, self._cost(*cost)), asked.form)
+        return answer_as(self._of_draws(drawn), asked.form)
+
+    def _of_draws(self, drawn: native.FoundDraws) -> Sample:
+        return Sample(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._cost(drawn))
 
     @property
     def _rule_for_each_row(self) -> bool:  # type: ignore[override]
@@ -227,10 +221,8 @@ class Engine(Changeable, Common):
         reader = self._executor
         assert isinstance(reader, CodesReader)
         mask = None if allowed is None else allowed.mask
-        ids, logits, score, proved, *cost = reader.sample_each(
-            hidden, n, rules, mask, native.threads(self._threads), class0, self._chance[1]
-        )
-        return Sample(ids, logits, score, proved, self._cost(*cost))
+        threads = native.threads(self._threads)
+        return self._of_draws(reader.sample_each(hidden, n, rules, mask, threads, class0, self._chance[1]))
 
     def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
         """The normaliser of ``f(z) / temperature``: without a bias that of ``hidden / temperature``, by the same plan."""
@@ -325,8 +317,8 @@ class Engine(Changeable, Common):
         size += answer.ids.shape[1] + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))
         return np.asarray(size * UNIT + 2 * lowering_error(link))
 
-    def _cost(self, rows: Array, read: Array, dense: Array) -> Cost:
-        return Cost(rows, read, dense, self._path)
+    def _cost(self, found: native.FoundTopK | native.FoundLse | native.FoundEntropy | native.FoundDraws) -> Cost:
+        return Cost(found.rows, found.bytes, found.dense, self._path)
 
     def _cost_of_listed(self, answer: ListedClasses) -> Cost:
         rows = (answer.ids >= 0).sum(axis=1)

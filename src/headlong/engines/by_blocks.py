@@ -31,10 +31,9 @@ from headlong.engines.reference.search_trial import finish
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
 from headlong.links import Link, evaluated
-from headlong.native import Doubles, Mask
+from headlong.native import Doubles, FoundDraws, FoundLse, FoundTopK, FoundWithin, Mask
 from headlong.plan import MOST_SCORED, Plan
 
-Answer = tuple[NDArray[Any], ...]
 Ids = NDArray[np.int64]
 Spent = tuple[Ids, Doubles]
 
@@ -76,69 +75,63 @@ class BlockReader:
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> Answer:
-        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
+    ) -> FoundTopK:
         if eps < self.least or not self.takes(len(hidden), k, mask):
             return self.beneath.topk(hidden, k, eps, mask, threads, delta, seed)
         if not math.isinf(eps):
             found = self.within(hidden, k, mask, threads, eps)
-            return found if found[5].all() else self._finished(found, hidden, k, eps, mask, threads, delta, seed)
+            return found if found.proved.all() else self._finished(found, hidden, k, eps, mask, threads, delta, seed)
         if self.native:  # one call from the vectors to the answer
             assert self.affine is not None
-            *answer, all_done = self.search.answer(hidden, k, mask, threads, *self.affine)
-            if all_done:
-                return tuple(answer)
-            return self._finished(tuple(answer), hidden, k, eps, mask, threads, delta, seed)
-        ids, logits, rows, read, _, done = self.search.topk(hidden, k, mask, threads)
-        exponents = self.link(logits) if k else logits
-        lse = lse_of(exponents)
-        log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
-        count = len(hidden)
-        answer = (logits, ids, log_probs, lse, np.full(count, np.inf), done, rows, read, np.zeros(count, bool))
-        return answer if done.all() else self._finished(answer, hidden, k, eps, mask, threads, delta, seed)
+            answer, all_done = self.search.answer(hidden, k, mask, threads, *self.affine)
+        else:
+            best = self.search.topk(hidden, k, mask, threads)
+            exponents = self.link(best.logits) if k else best.logits
+            lse, count, all_done = lse_of(exponents), len(hidden), bool(best.done.all())
+            log_probs = exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None]
+            error, dense = np.full(count, np.inf), np.zeros(count, bool)
+            answer = FoundTopK(best.logits, best.ids, log_probs, lse, error, best.done, best.rows, best.bytes, dense)
+        return answer if all_done else self._finished(answer, hidden, k, eps, mask, threads, delta, seed)
 
     def lse(
         self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> Answer:
-        """``lse, error, rows, bytes, dense [batch]``."""
+    ) -> FoundLse:
         if self.least <= eps < math.inf and self.takes(len(hidden), 1, mask):
-            _, _, _, lse, error, _, *cost = self.topk(hidden, 1, eps, mask, threads, delta, seed)
-            return (lse, error, *cost)
+            found = self.topk(hidden, 1, eps, mask, threads, delta, seed)
+            return FoundLse(found.lse, found.error, found.rows, found.bytes, found.dense)
         return self.beneath.lse(hidden, eps, mask, threads, delta, seed)
 
-    def within(self, hidden: Doubles, k: int, mask: Mask, threads: int, eps: float) -> Answer:
+    def within(self, hidden: Doubles, k: int, mask: Mask, threads: int, eps: float) -> FoundTopK:
         """As :meth:`topk`, the normaliser from the classes that a search reached; "proved" says which queries it answered."""
         search, affine = self.search, self.affine
         assert affine is not None
         if isinstance(self.rows, Reference):
             return within(search, self.rows.matrix, hidden, k, mask, (affine[0], affine[1]), eps)
-        found: Answer = search.within(self.capsule, hidden, k, mask, threads, *affine, eps)
+        found: FoundTopK = search.within(self.capsule, hidden, k, mask, threads, *affine, eps)
         return found
 
-    def _reached(self, hidden: Doubles, mask: Mask, threads: int, reach: Reach) -> tuple[Any, ...]:
-        """One query's ids and logits from ``floor`` up, which are all within the reach, ``floor``, rows, bytes, done."""
+    def _reached(self, hidden: Doubles, mask: Mask, threads: int, reach: Reach) -> FoundWithin:
         search = self.search
         if isinstance(search, BlockSearch):
             return reached(search, hidden, mask, reach)
-        found: tuple[Any, ...] = search.reached(hidden, mask, threads, *reach)
+        found: FoundWithin = search.reached(hidden, mask, threads, *reach)
         return found
 
     def _finished(
-        self, answer: Answer, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float,
+        self, answer: FoundTopK, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float,
         seed: int,
-    ) -> Answer:  # fmt: skip
+    ) -> FoundTopK:  # fmt: skip
         """The queries that the search gave up, by the executor beneath."""
-        left = np.flatnonzero(~answer[5])
+        left = np.flatnonzero(~answer.proved)
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
         rest = np.ascontiguousarray(hidden[left])
-        finish(answer, left, self.beneath.topk(rest, k, eps, own, threads, delta, seed), rows=6)
+        finish(answer, left, self.beneath.topk(rest, k, eps, own, threads, delta, seed))
         return answer
 
     def sample(
         self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
         mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
-    ) -> Answer:  # fmt: skip
-        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
+    ) -> FoundDraws:  # fmt: skip
         filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
         spent = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))  # in vain
         found = self.draw(hidden, filters, mask, threads, spent)
@@ -149,11 +142,11 @@ class BlockReader:
         drawn = self.beneath.sample(
             hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, threads, class0, delta, chance
         )
-        return (*drawn[:4], drawn[4] + spent[0], drawn[5] + spent[1], drawn[6])
+        return drawn._replace(rows=drawn.rows + spent[0], bytes=drawn.bytes + spent[1])
 
     def draw(
         self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent
-    ) -> Answer | None:
+    ) -> FoundDraws | None:
         """Draws under filters, by blocks alone; None where these do not make them, with what was read in vain in ``spent``."""
         count = filters.top_k or FIRST_ASKED * (filters.min_p > 0 and filters.top_p == 1)
         if count and self.takes(len(hidden), count, mask):
@@ -163,7 +156,7 @@ class BlockReader:
                 order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
                 ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
                 kept = sample_of(listed_classes(ids, logits, self.link), filters)
-                return (*kept, np.ones(kept[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
+                return FoundDraws(*kept, np.ones(kept[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
         edge = self.least <= EDGE and 0 < filters.top_p < 1 and not filters.top_k
         if edge and self.takes(len(hidden), 1, mask):
             return self._nucleus(hidden, filters, mask, threads, spent)
@@ -174,52 +167,50 @@ class BlockReader:
         plain = filters.top_p == 1 and not (filters.top_k or filters.min_p)
         return self.samples and plain and self.takes(batch, 1, mask)
 
-    def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> Answer:
+    def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> FoundDraws:
         """Draws from all classes."""
-        n, temperature, _, _, _, seed, row0, class0 = filters
+        n, temperature, seed, row0, class0 = filters.n, filters.temperature, filters.seed, filters.row0, filters.class0
         if self.native:
             assert self.affine is not None
             one, two = self.capsule, self.search.capsule
             return native.sample_by_blocks(one, two, hidden, n, temperature, seed, row0, mask, threads, class0, self.affine)
-        *answer, done = self.plain_draws(hidden, filters, mask)
+        answer, done = self.plain_draws(hidden, filters, mask)
         for row in np.flatnonzero(~done):
             own = mask if mask is None or len(mask) == 1 else mask[row : row + 1]
             one = hidden[row : row + 1], n, temperature, 0, 1.0, 0.0, seed, (row0 + int(row)) % 2**64, own
             for whole, more in zip(answer, self.beneath.sample(*one, threads, class0), strict=True):
                 whole[row] = more[0]
-        return tuple(answer)
+        return answer
 
-    def plain_draws(self, hidden: Doubles, filters: Filters, mask: Mask) -> Answer:
+    def plain_draws(self, hidden: Doubles, filters: Filters, mask: Mask) -> tuple[FoundDraws, NDArray[np.bool_]]:
         """The same in NumPy, and which of them blocks made ``[batch]``."""
-        n, temperature, _, _, _, seed, row0, class0 = filters
         assert self.affine is not None
-        rule = Rule(n, temperature, seed, row0, class0)
-        ids, *found, done = samples(self.search, hidden, rule, self.affine, mask)
-        proved, dense = np.ones(ids.shape, bool), np.zeros(len(hidden), bool)
-        return (ids, *found[:2], proved, *found[2:], dense, done)
+        rule = Rule(filters.n, filters.temperature, filters.seed, filters.row0, filters.class0)
+        return samples(self.search, hidden, rule, self.affine, mask)
 
     def _nucleus(
         self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent
-    ) -> Answer | None:
+    ) -> FoundDraws | None:
         """Draws under top_p: from the classes that are in the nucleus whatever mass the others have that were not scored; None
         where that is in doubt. What was read joins ``spent``."""
         assert self.affine is not None
         scale, vocab = self.affine[0] / filters.temperature, self.vocab
         reach = Reach(scale, math.log(vocab) - math.log(math.expm1(self.least)))
-        parts: list[Answer] = []
+        parts: list[FoundDraws] = []
         for row, vector in enumerate(hidden):
             own = None if mask is None else mask[row % len(mask)][None]
-            ids, logits, floor, rows, read, done = self._reached(vector[None], own, threads, reach)
-            spent[0][row] += rows
-            spent[1][row] += read
-            size = nucleus_reached(logits, floor, scale, filters.top_p, vocab) if done else 0
+            found = self._reached(vector[None], own, threads, reach)
+            spent[0][row] += found.rows
+            spent[1][row] += found.bytes
+            size = nucleus_reached(found.logits, found.floor, scale, filters.top_p, vocab) if found.done else 0
             if not size:
                 return None
-            kept = np.argsort(ids[:size])
+            kept = np.argsort(found.ids[:size])
             own_filters = filters._replace(top_p=1.0, row0=(filters.row0 + row) % 2**64)
-            drawn = sample_of(listed_classes(ids[kept][None], logits[kept][None], self.link), own_filters)
-            parts.append((*drawn, np.ones(drawn[0].shape, bool), np.array([rows]), np.array([read]), np.zeros(1, bool)))
-        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+            drawn = sample_of(listed_classes(found.ids[kept][None], found.logits[kept][None], self.link), own_filters)
+            cost = np.array([found.rows]), np.array([found.bytes]), np.zeros(1, bool)
+            parts.append(FoundDraws(*drawn, np.ones(drawn[0].shape, bool), *cost))
+        return FoundDraws(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def takes(self, batch: int, k: int, mask: Mask = None) -> bool:
         """Whether blocks are worth their while."""
@@ -232,14 +223,14 @@ class BlockReader:
         logits = np.empty((len(hidden), 0))
         rows, read = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))
         while self.takes(len(hidden), count):
-            ids, logits, more, bytes_, _, done = self.search.topk(hidden, count, mask, threads)
-            rows, read = rows + more, read + bytes_
-            if not done.all():
+            found = self.search.topk(hidden, count, mask, threads)
+            rows, read = rows + found.rows, read + found.bytes
+            if not found.done.all():
                 break
             if filters.top_k:
-                return ids, logits, rows, read
-            exponents = np.where(ids < 0, -np.inf, self.link(logits)) / filters.temperature
+                return found.ids, found.logits, rows, read
+            exponents = np.where(found.ids < 0, -np.inf, self.link(found.logits)) / filters.temperature
             if (exponents[:, -1] < exponents[:, 0] + math.log(filters.min_p)).all():
-                return ids, logits, rows, read
+                return found.ids, found.logits, rows, read
             count *= 4
         return None, logits, rows, read

@@ -9,16 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong import native
 from headlong.engines.draws import Rules
 from headlong.engines.reference.codes import CodesInNumPy
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Mask
+from headlong.native import Doubles, FoundDraws, FoundEntropy, FoundLse, FoundTopK, Mask
 from headlong.plan import Plan
-
-Answer = tuple[NDArray[Any], ...]
 
 
 class CodesReader:
@@ -39,46 +36,41 @@ class CodesReader:
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> Answer:
-        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
+    ) -> FoundTopK:
         if not len(hidden):
             return self.beneath.topk(hidden, k, eps, mask, threads, delta, seed)
-        found: Answer = self.codes.topk(hidden, k, eps, mask, threads, self.delta, seed)
+        found: FoundTopK = self.codes.topk(hidden, k, eps, mask, threads, self.delta, seed)
         return found
 
     def lse(
         self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> Answer:
-        """``lse, error, rows, bytes, dense [batch]``."""
+    ) -> FoundLse:
         if not len(hidden):
             return self.beneath.lse(hidden, eps, mask, threads, delta, seed)
-        _, _, _, lse, error, _, *cost = self.codes.topk(hidden, 0, eps, mask, threads, self.delta, seed)
-        return (lse, error, *cost)
+        found = self.codes.topk(hidden, 0, eps, mask, threads, self.delta, seed)
+        return FoundLse(found.lse, found.error, found.rows, found.bytes, found.dense)
 
     def sample(
         self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
         mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
-    ) -> Answer:  # fmt: skip
-        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``."""
+    ) -> FoundDraws:  # fmt: skip
         filters = (hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask)
         if not self.native or not len(hidden):
             return self.beneath.sample(*filters, threads, class0, delta, chance)
-        found: Answer = self.codes.sample(*filters, threads, class0, self.delta, chance)
+        found: FoundDraws = self.codes.sample(*filters, threads, class0, self.delta, chance)
         return found
 
     def sample_each(
         self, hidden: Doubles, n: int, rules: Rules, mask: Mask, threads: int, class0: int, chance: int
-    ) -> Answer:  # fmt: skip
+    ) -> FoundDraws:  # fmt: skip
         """As :meth:`sample`, each row by a rule of its own."""
-        temperature, top_k, top_p, min_p, seed, position = rules
-        doubles = [np.array(part, np.float64) for part in (temperature, top_p, min_p)]
-        noise = [np.array(part, np.uint64) for part in (seed, position)]
-        k = np.array(top_k, np.int64)
+        doubles = [np.array(part, np.float64) for part in (rules.temperature, rules.top_p, rules.min_p)]
+        noise = [np.array(part, np.uint64) for part in (rules.seed, rules.position)]
+        k = np.array(rules.top_k, np.int64)
         rest = mask, threads, class0, self.delta, chance
-        found: Answer = self.codes.sample_each(hidden, n, doubles[0], k, *doubles[1:], *noise, *rest)
+        found: FoundDraws = self.codes.sample_each(hidden, n, doubles[0], k, *doubles[1:], *noise, *rest)
         return found
 
-    def entropy(self, hidden: Doubles, eps: float, mask: Mask, threads: int, seed: int) -> Answer:
-        """``entropy, error, lse, rows, bytes, dense [batch]``."""
-        found: Answer = self.codes.entropy(hidden, eps, mask, threads, self.delta, seed)
+    def entropy(self, hidden: Doubles, eps: float, mask: Mask, threads: int, seed: int) -> FoundEntropy:
+        found: FoundEntropy = self.codes.entropy(hidden, eps, mask, threads, self.delta, seed)
         return found

@@ -36,7 +36,7 @@ from headlong.engines.ranked import ranked
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import InputError, UnsupportedError
 from headlong.layers.written_to import WrittenTo
-from headlong.native import Doubles
+from headlong.native import Doubles, FoundEntropy
 from headlong.number_checks import whole
 
 
@@ -156,8 +156,7 @@ class Common(ABC):
         """Draws by checked filters, rows at consecutive positions: what engines that are made of others ask for."""
         found = None
         if self._direct is not None and allowed is None:
-            n, temperature, top_k, top_p, min_p, seed, row0, class0 = filters
-            found = self._direct.sample(hidden, n, temperature, top_k or None, top_p, min_p, seed, row0, class0)
+            found = self._direct.sample(hidden, *filters._replace(top_k=filters.top_k or None))  # type: ignore[arg-type]
         return self._sample(hidden, filters, allowed, None) if found is None else found
 
     def agree(self, question: tuple[Any, ...]) -> None:  # noqa: B027  # most have nobody to agree with
@@ -208,8 +207,8 @@ class Common(ABC):
         """
         return entropy(self, hidden, eps, allowed, exclude)
 
-    def scanned_entropy(self, hidden: Doubles, mask: Any) -> tuple[Any, ...]:
-        """``entropy, error, lse, rows, bytes, dense [n]`` by a full scan."""
+    def scanned_entropy(self, hidden: Doubles, mask: Any) -> FoundEntropy:
+        """By a full scan."""
         return scanned(self, hidden, mask)
 
     def ranked(

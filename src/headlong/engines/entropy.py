@@ -21,7 +21,7 @@ from headlong.arrays import answer_as
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import aimed, asked
 from headlong.engines.promise_failures import ROUNDING, float64_error, longest_row
-from headlong.native import Doubles
+from headlong.native import Doubles, FoundEntropy
 
 HEADS = 64
 """Classes that are scored for a start: of a language model's rows they have a third settled."""
@@ -44,9 +44,10 @@ def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: 
     open_ = np.flatnonzero(~(error <= aim))
     if len(open_):
         mask = None if call.mask is None else np.ascontiguousarray(call.mask[open_ % len(call.mask)])
-        middle[open_], error[open_], lse[open_], more, of_bytes, dense[open_] = engine.scanned_entropy(call.hidden[open_], mask)
-        rows[open_] += more
-        read[open_] += of_bytes
+        found = engine.scanned_entropy(call.hidden[open_], mask)
+        middle[open_], error[open_], lse[open_], dense[open_] = found.entropy, found.error, found.lse, found.dense
+        rows[open_] += found.rows
+        read[open_] += found.bytes
     cost = Cost(rows, read, dense, top.cost.path)
     return answer_as(Entropy(middle, error, lse, cost), call.form)
 
@@ -72,16 +73,16 @@ def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
     return head + (low + high) / 2, (high - low) / 2 + moved + rounding
 
 
-def scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Any, ...]:
-    """``entropy, error, lse, rows, bytes, dense [n]`` from every logit in float64, some rows at a time."""
+def scanned(engine: Any, hidden: Doubles, mask: Any) -> FoundEntropy:
+    """From every logit in float64, some rows at a time."""
     count, vocab = len(hidden), engine.layer.vocab
     step = max(1, AT_ONCE // vocab)
     parts = [slice(start, start + step) for start in range(0, count, step)]
     masks = [None if mask is None else mask[part] for part in parts]
     found = [_scanned(engine, hidden[part], some) for part, some in zip(parts, masks, strict=True)]
     read = np.full(count, vocab * engine.layer.dim * 4.0 / min(step, count))
-    columns = (np.concatenate(column) for column in zip(*found, strict=True))
-    return (*columns, np.full(count, vocab), read, np.ones(count, bool))
+    middle, error, lse = (np.concatenate(column) for column in zip(*found, strict=True))
+    return FoundEntropy(middle, error, lse, np.full(count, vocab), read, np.ones(count, bool))
 
 
 def _scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, Doubles, Doubles]:

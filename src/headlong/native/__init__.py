@@ -7,10 +7,22 @@
     executors           what answers questions: a plan's executor, blocks, experts, trees, a search over coordinates
     rows                passes over the rows of a layer: norms, int8 codes, products
     planes              codes of rotated rows, plane after plane, in NumPy
+    answers             what native code answers, by name
     arguments           hidden vectors in float64, masks from lists of ids
     losses              softmax cross-entropy over a link
 """
 
+from headlong.native.answers import (
+    DrawsOfExpert,
+    FoundByBlocks,
+    FoundByCoordinates,
+    FoundDraws,
+    FoundEntropy,
+    FoundLse,
+    FoundOfExpert,
+    FoundTopK,
+    FoundWithin,
+)
 from headlong.native.arguments import mark, widened
 from headlong.native.executors import (
     Executor,
@@ -43,8 +55,17 @@ from headlong.native.types import Doubles, Floats, Halves, Mask
 __all__ = [
     "REFERENCE",
     "Doubles",
+    "DrawsOfExpert",
     "Executor",
     "Floats",
+    "FoundByBlocks",
+    "FoundByCoordinates",
+    "FoundDraws",
+    "FoundEntropy",
+    "FoundLse",
+    "FoundOfExpert",
+    "FoundTopK",
+    "FoundWithin",
     "Halves",
     "Mask",
     "adaptive",

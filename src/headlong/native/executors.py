@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits
+from headlong.native.answers import FoundDraws, FoundLse, FoundTopK
 from headlong.native.load_module import loaded, module
 from headlong.native.types import Doubles, Floats, Mask
 from headlong.packed_rows import stored_as
@@ -30,13 +31,11 @@ class Executor(Protocol):
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> tuple[Array, ...]:
-        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``"""
+    ) -> FoundTopK: ...
 
     def lse(
         self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> tuple[Array, ...]:
-        """``lse, error, rows, bytes, dense [batch]``"""
+    ) -> FoundLse: ...
 
     def logits(self, hidden: Doubles, ids: NDArray[np.int64], threads: int) -> Doubles:
         """``[batch, m]``, exact"""
@@ -56,9 +55,9 @@ class Executor(Protocol):
         class0: int = 0,
         delta: float = 0.0,
         chance: int = 0,
-    ) -> tuple[Array, ...]:
-        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``; a nucleus may be decided by rows that the seed
-        ``chance`` draws, wrong with probability ``delta``, and its draws are then not proved"""
+    ) -> FoundDraws:
+        """A nucleus may be decided by rows that the seed ``chance`` draws, wrong with probability ``delta``; its draws are then
+        not proved."""
 
 
 def executor(
@@ -112,9 +111,9 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
 def sample_by_blocks(
     executor: Any, search: Any, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, mask: Mask, threads: int,
     class0: int, affine: tuple[float, float],
-) -> tuple[Array, ...]:  # fmt: skip
+) -> FoundDraws:  # fmt: skip
     """As :meth:`Executor.sample` without filters; ``executor`` and ``search`` are capsules."""
-    found: tuple[Array, ...] = loaded().sample_by_blocks(
+    found: FoundDraws = loaded().sample_by_blocks(
         executor, search, hidden, n, temperature, seed, row0, mask, threads, class0, affine
     )
     return found

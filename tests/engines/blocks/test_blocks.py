@@ -113,11 +113,11 @@ def test_the_executors_and_every_kernel_say_the_same(form: str, monkeypatch: pyt
             search = native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
         assert search.isa == SHARED.get(level, level)
         found.append(search.topk(wide, 10, None, 2))
-        assert found[-1][5].all()
-        assert form == "rays" or (found[-1][4] < 1).mean() > 0.9  # not everything is opened
+        assert found[-1].done.all()
+        assert form == "rays" or (found[-1].opened < 1).mean() > 0.9  # not everything is opened
     for other in found[1:]:
-        np.testing.assert_array_equal(other[0], found[0][0])
-        np.testing.assert_allclose(other[1], found[0][1], rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(other.ids, found[0].ids)
+        np.testing.assert_allclose(other.logits, found[0].logits, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(found[-1][0], np.array([search.topk(row[None], 10, None, 1)[0][0] for row in wide]))
 
 
@@ -164,16 +164,17 @@ def test_together_answers_are_those_of_one_by_one(vocab: int, threads: int, shar
     wide = hidden.astype(np.float64)
     one = [search.topk(row[None], 10, None, 1) for row in wide]
     for batch in (2, 15, 16, 17, 60):
-        ids, logits, rows, read, _, done = search.topk(wide[:batch], 10, None, threads)
-        assert done.all()
-        np.testing.assert_array_equal(ids, np.concatenate([answer[0] for answer in one[:batch]]))
-        np.testing.assert_array_equal(logits, np.concatenate([answer[1] for answer in one[:batch]]))
-        alone = sum(float(answer[3][0]) for answer in one[:batch])
+        together = search.topk(wide[:batch], 10, None, threads)
+        read = together.bytes
+        assert together.done.all()
+        np.testing.assert_array_equal(together.ids, np.concatenate([answer.ids for answer in one[:batch]]))
+        np.testing.assert_array_equal(together.logits, np.concatenate([answer.logits for answer in one[:batch]]))
+        alone = sum(float(answer.bytes[0]) for answer in one[:batch])
         if not shared:
             assert read.sum() == alone  # caches keep all of it: each goes its own way
         elif batch > 2 * threads:
             assert read.sum() < alone  # what is read once is shared out
-        assert (rows >= 10).all()
+        assert (together.rows >= 10).all()
 
 
 @compiled_code

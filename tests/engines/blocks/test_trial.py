@@ -66,14 +66,14 @@ def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytes
     easy[:, 0], hard[:, :LEADING] = (1, -1), 0
     kind = BlockSearch if level == native.REFERENCE else lambda *about: native.blocks(*about, level)
     search = kind(weight, None, plan.blocks, MOST_SCORED)
-    assert search.topk(easy, K, None, 1)[5].all()
+    assert search.topk(easy, K, None, 1).done.all()
     found = search.topk(hard, K, None, 1)
-    assert ((found[3] > plan.blocks.trial) | ~found[5]).all()  # all of them in vain
+    assert ((found.bytes > plan.blocks.trial) | ~found.done).all()  # all of them in vain
     again = search.topk(easy, K, None, 1)
-    assert not again[5].any() and (again[3] == 0).all()  # not even what is easy is searched for
-    vain = [float(search.topk(hard[:1], K, None, 1)[3][0]) for _ in range(4 * SELDOM)]
+    assert not again.done.any() and (again.bytes == 0).all()  # not even what is easy is searched for
+    vain = [float(search.topk(hard[:1], K, None, 1).bytes[0]) for _ in range(4 * SELDOM)]
     assert 0 < np.count_nonzero(vain) < 20
-    made = [bool(search.topk(easy, K, None, 1)[5].all()) for _ in range(2 * SELDOM)]
+    made = [bool(search.topk(easy, K, None, 1).done.all()) for _ in range(2 * SELDOM)]
     assert sum(made) > SELDOM // 2 and all(made[-100:])  # a few calls search still, and bring searches back
 
 

@@ -42,13 +42,12 @@ from headlong.engines.reference.query import Matrix
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Mask
+from headlong.native import Doubles, FoundByCoordinates, FoundDraws, FoundLse, FoundTopK, Mask
 from headlong.number_checks import flag, real
 from headlong.plan import Plan, padded
 from headlong.promise import Promise
 
 Ids = NDArray[np.int64]
-Answer = tuple[NDArray[Any], ...]
 Order = tuple[Ids, Doubles, Doubles]
 FIRST_SAMPLES, GROWTH = 16, 1.5
 DRAW = 0
@@ -331,8 +330,7 @@ class Reader:
 
     def search(
         self, hidden: Doubles, k: int, mask: Mask, threads: int, rules: Rules | None = None, estimates: bool = False
-    ) -> Answer:
-        """``values, ids [batch, k], lse, pulls, full, rows [batch], estimates [batch or 0, vocab]``."""
+    ) -> FoundByCoordinates:
         rules = self.rules if rules is None else rules
         hidden = np.ascontiguousarray(hidden)
         with np.errstate(over="ignore"):
@@ -343,23 +341,23 @@ class Reader:
         if self._native is None:
             return self._slow(hidden, k, mask, rules, widths, estimates)
         given = (normaliser_eps(rules), rules.delta, rules.warm, rules.arm, rules.sum, rules.published, widths)
-        found: Answer = self._native.search(hidden, keys_of(hidden), mask, self.seed, given, k, threads, estimates)
+        found: FoundByCoordinates = self._native.search(hidden, keys_of(hidden), mask, self.seed, given, k, threads, estimates)
         return found
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> Answer:
-        values, ids, lse, pulls, _, rows, _ = self.search(hidden, k, mask, threads)
-        batch, flags = len(hidden), np.zeros(len(hidden), bool)
-        logits = np.where(ids < 0, -np.inf, (values - self.shift) / self.slope)
-        log_probs = np.where(ids < 0, -np.inf, values - np.where(lse == -np.inf, 0.0, lse)[:, None])
-        return logits, ids, log_probs, lse, np.full(batch, np.inf), flags, rows, 4.0 * pulls, flags
+    ) -> FoundTopK:
+        found = self.search(hidden, k, mask, threads)
+        ids, lse, error, flags = found.ids, found.lse, np.full(len(hidden), np.inf), np.zeros(len(hidden), bool)
+        logits = np.where(ids < 0, -np.inf, (found.values - self.shift) / self.slope)
+        log_probs = np.where(ids < 0, -np.inf, found.values - np.where(lse == -np.inf, 0.0, lse)[:, None])
+        return FoundTopK(logits, ids, log_probs, lse, error, flags, found.rows, found.bytes, flags)
 
     def lse(
         self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> Answer:
-        _, _, lse, pulls, _, rows, _ = self.search(hidden, 1, mask, threads)
-        return lse, np.full(len(hidden), np.inf), rows, 4.0 * pulls, np.zeros(len(hidden), bool)
+    ) -> FoundLse:
+        found = self.search(hidden, 1, mask, threads)
+        return FoundLse(found.lse, np.full(len(hidden), np.inf), found.rows, found.bytes, np.zeros(len(hidden), bool))
 
     def logits(self, hidden: Doubles, ids: Ids, threads: int) -> Doubles:
         return self.rows.logits(hidden, ids, threads)
@@ -367,7 +365,7 @@ class Reader:
     def sample(
         self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
         mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
-    ) -> Answer:  # fmt: skip
+    ) -> FoundDraws:  # fmt: skip
         """Draws from the estimated distribution; the paper has no sampling."""
         found = self.search(hidden, min(max(top_k, 1), self.layer.vocab), mask, threads, estimates=True)
         batch, vocab = len(hidden), self.layer.vocab
@@ -375,13 +373,14 @@ class Reader:
         if mask is not None:
             ids = np.where(np.broadcast_to(mask, (batch, vocab)) != 0, ids, -1)
         # Of a mapped file that was damaged, an estimate may be no number: such a class is drawn last.
-        estimates = np.nan_to_num(found[6].astype(np.float64), nan=-1e30, posinf=1e30, neginf=-1e30)
+        estimates = np.nan_to_num(found.estimates.astype(np.float64), nan=-1e30, posinf=1e30, neginf=-1e30)
         exponents = np.where(ids < 0, -np.inf, estimates)
         filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
         won, logits, score = sample_of(ListedClasses(np.ascontiguousarray(ids), exponents, exponents), filters)
-        return won, logits, score, np.zeros(won.shape, bool), found[5], 4.0 * found[3], np.zeros(batch, bool)
+        proved, dense = np.zeros(won.shape, bool), np.zeros(batch, bool)
+        return FoundDraws(won, logits, score, proved, found.rows, found.bytes, dense)
 
-    def _slow(self, hidden: Doubles, k: int, mask: Mask, rules: Rules, widths: Doubles, estimates: bool) -> Answer:
+    def _slow(self, hidden: Doubles, k: int, mask: Mask, rules: Rules, widths: Doubles, estimates: bool) -> FoundByCoordinates:
         layer, batch = self.layer, len(hidden)
         bias = np.zeros(layer.vocab) if layer.bias is None else layer.bias.astype(np.float64)
         everything, matrix = np.arange(layer.vocab)[None], by_coordinate(self.arrays["columns"], layer.vocab)
@@ -403,7 +402,7 @@ class Reader:
             pulls[b], full[b], rows[b] = found.pulls, found.full, count
             if estimates:
                 kept[b] = found.estimates
-        return values, ids, lse, pulls, full, rows, kept
+        return FoundByCoordinates(values, ids, lse, pulls, full, rows, kept)
 
 
 def by_coordinate(columns: Array, vocab: int) -> NDArray[Any]:
@@ -454,8 +453,8 @@ def fit_multipliers(
 
     def failing(rows: Ids, arm: float, total: float | None, eps: float | None) -> NDArray[np.bool_]:
         how = rules._replace(arm=arm, sum=NOTHING, warm=1.0) if total is None else rules._replace(arm=arm, sum=total)
-        values, ids, lse, *_ = reader.search(hidden[rows], 1, None, native.threads(None), how)
-        return failed(values, ids, lse, exact[rows], eps)
+        found = reader.search(hidden[rows], 1, None, native.threads(None), how)
+        return failed(found.values, found.ids, found.lse, exact[rows], eps)
 
     arm, total, count = *given, len(hidden)
     if arm is None:

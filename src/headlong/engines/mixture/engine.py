@@ -121,9 +121,9 @@ class MixtureEngine(StructuredEngine):
             nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
             wanted = self._aim(row, eps)
             if np.isinf(wanted):
-                lse, radius, *cost = self.part.executor.lse(contexts, wanted, None, self._count)
-                tally.add(*cost)
-                box = Normalisers(lse, radius)
+                found = self.part.executor.lse(contexts, wanted, None, self._count)
+                tally.add(found)
+                box = Normalisers(found.lse, found.error)
             else:
                 box = self.parts.narrower(contexts, nothing, wanted, tally)
             logits[b] = added(self.parts.exponents(self.parts.logits(contexts, ids[b], tally), prior, box))
@@ -166,8 +166,8 @@ class MixtureEngine(StructuredEngine):
                     one, filters.n, 1.0, 0, 1.0, 0.0, filters.seed, number, None, self._count
                 )
                 mine = owner == component
-                ids[b, mine], score[b, mine] = found[0][0, mine], found[2][0, mine]
-                tally.add(*found[4:])
+                ids[b, mine], score[b, mine] = found.ids[0, mine], found.score[0, mine]
+                tally.add(found)
             tallies.append(tally)
         scored = self._score(hidden, ids, self.promise.eps)
         spent = _spent(tallies)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from headlong import native
-from headlong.arrays import Array
 from headlong.dtypes import UNIT
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
@@ -23,7 +22,7 @@ from headlong.engines.full import Full
 from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
-from headlong.native import Doubles
+from headlong.native import Doubles, FoundDraws, FoundLse, FoundTopK
 from headlong.promise import Promise
 
 
@@ -35,11 +34,11 @@ class QueryCost:
     bytes: float = 0.0
     dense: bool = False
 
-    def add(self, rows: Array, read: Array, dense: Array) -> None:
+    def add(self, found: FoundTopK | FoundLse | FoundDraws) -> None:
         """What an executor says of each context."""
-        self.rows += int(rows.sum())
-        self.bytes += float(read.sum())
-        self.dense |= bool(dense.any())
+        self.rows += int(found.rows.sum())
+        self.bytes += float(found.bytes.sum())
+        self.dense |= bool(found.dense.any())
 
 
 class MixtureParts:
@@ -75,13 +74,11 @@ class MixtureParts:
         self, contexts: Doubles, count: int, eps: float, tally: QueryCost
     ) -> tuple[Ids, Doubles, Normalisers]:
         """The classes in any component's own best ``count``, the last logit of each, and the normalisers."""
-        logits, found, _, lse, error, _, *cost = self.part.executor.topk(
-            contexts, count, eps, None, native.threads(self._threads)
-        )
-        tally.add(*cost)
-        cut = logits[:, -1] if count < self.layer.vocab else np.full(len(contexts), -np.inf)
-        ids = np.sort(found, axis=None)
-        return ids[np.append(ids[1:] != ids[:-1], True)], cut, Normalisers(lse, error)
+        found = self.part.executor.topk(contexts, count, eps, None, native.threads(self._threads))
+        tally.add(found)
+        cut = found.logits[:, -1] if count < self.layer.vocab else np.full(len(contexts), -np.inf)
+        ids = np.sort(found.ids, axis=None)
+        return ids[np.append(ids[1:] != ids[:-1], True)], cut, Normalisers(found.lse, found.error)
 
     def narrower(
         self, contexts: Doubles, box: Normalisers, eps: float, tally: QueryCost, idle: Flags | None = None
@@ -90,12 +87,10 @@ class MixtureParts:
         wide = np.flatnonzero(box.radius > eps if idle is None else (box.radius > eps) & ~idle)
         if not len(wide):
             return box
-        lse, error, *cost = self.part.executor.lse(
-            np.ascontiguousarray(contexts[wide]), eps, None, native.threads(self._threads)
-        )
-        tally.add(*cost)
+        found = self.part.executor.lse(np.ascontiguousarray(contexts[wide]), eps, None, native.threads(self._threads))
+        tally.add(found)
         values, radius = box.lse.copy(), box.radius.copy()
-        values[wide], radius[wide] = lse, error
+        values[wide], radius[wide] = found.lse, found.error
         return Normalisers(values, radius)
 
     def logits(self, contexts: Doubles, ids: Ids, tally: QueryCost) -> Doubles:

@@ -11,7 +11,7 @@ So the search that finds the best classes also finds a normaliser, where few cla
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headlong.dtypes import UNIT
 from headlong.engines.reference.blocks import REACHED, SEEDS, BlockAnswer, BlockSearch, State
 from headlong.engines.reference.query import Matrix
-from headlong.native import Doubles, Mask
+from headlong.native import Doubles, FoundTopK, FoundWithin, Mask
 
 Ids = NDArray[np.int64]
 
@@ -64,10 +64,10 @@ def reach_for(eps: float, scale: float, vocab: int) -> Reach:
 
 def within(
     search: BlockSearch, matrix: Matrix | None, hidden: Doubles, k: int, mask: Mask, affine: tuple[float, float], eps: float
-) -> tuple[NDArray[Any], ...]:
-    """``logits, ids, log_probs [batch, k], lse, error, done, rows, bytes, dense [batch]`` under the link ``scale * z + shift``.
+) -> FoundTopK:
+    """The best, and the normaliser of all classes within ``eps``, under the link ``scale * z + shift``.
 
-    ``matrix`` says how far logits are rounded; None: that is not counted. Queries that are not done are to be asked elsewhere.
+    ``matrix`` says how far logits are rounded; None: that is not counted. Queries that are not proved are asked elsewhere.
     """
     scale, shift = affine
     batch, vocab = len(hidden), len(search.weight)
@@ -88,15 +88,15 @@ def within(
         ids[b, :count], logits[b, :count] = found.ids[:count], found.logits[:count]
         log_probs[b, :count] = found.logits[:count] * scale + shift - middle
         lse[b], error[b], done[b] = middle, off, True
-    return logits, ids, log_probs, lse, error, done, rows, read, np.zeros(batch, bool)
+    return FoundTopK(logits, ids, log_probs, lse, error, done, rows, read, np.zeros(batch, bool))
 
 
-def reached(search: BlockSearch, hidden: Doubles, mask: Mask, reach: Reach) -> tuple[Ids, Doubles, float, int, float, bool]:
-    """One query's ids and logits from ``floor`` up, which are all within the reach, ``floor``, rows, bytes, done."""
+def reached(search: BlockSearch, hidden: Doubles, mask: Mask, reach: Reach) -> FoundWithin:
+    """One query's classes within the reach."""
     (row,) = hidden
     found, floor = _search(search, row, 1, None if mask is None else mask[0] != 0, reach)
     among = found.logits >= floor
-    return found.ids[among], found.logits[among], floor, found.rows, found.bytes, found.done
+    return FoundWithin(found.ids[among], found.logits[among], floor, found.rows, found.bytes, found.done)
 
 
 def rounding(matrix: Matrix, hidden: Doubles) -> float:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headlong.engines.reference.blocks import REACHED, BlockSearch, State
 from headlong.engines.reference.gumbel import gumbels, words
-from headlong.native import Doubles, Mask
+from headlong.native import Doubles, FoundDraws, Mask
 
 LUCKY = 2
 """Times sqrt(V): how many classes are expected to have noise from G on."""
@@ -70,8 +70,8 @@ class LargestKey(State):
 
 def samples(
     search: BlockSearch, hidden: Doubles, rule: Rule, affine: tuple[float, float], mask: Mask
-) -> tuple[NDArray[np.int64], Doubles, Doubles, NDArray[np.int64], Doubles, NDArray[np.bool_]]:
-    """``ids, logits, score [batch, n], rows, bytes, done [batch]``; done False: to be asked elsewhere."""
+) -> tuple[FoundDraws, NDArray[np.bool_]]:
+    """The draws, and ``done [batch]``: False where they are to be asked for elsewhere."""
     keys, done = [], []
     for row, vector in enumerate(hidden):
         own = rule._replace(row=(rule.row + row) % 2**64)
@@ -85,4 +85,5 @@ def samples(
     ids = np.array([key.won for key in keys], np.int64).reshape(shape)
     logits, best = (np.array([getattr(key, name) for key in keys], np.float64).reshape(shape) for name in ("z", "best"))
     rows, read = np.array([key.rows for key in keys], np.int64), np.array([key.bytes for key in keys], np.float64)
-    return ids, logits, best, rows, read, np.array(done, bool)
+    dense = np.zeros(len(hidden), bool)
+    return FoundDraws(ids, logits, best, np.ones(shape, bool), rows, read, dense), np.array(done, bool)

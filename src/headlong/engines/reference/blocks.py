@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headlong.engines.reference.query import dots
 from headlong.engines.reference.search_trial import Trial
-from headlong.native import Mask
+from headlong.native import FoundByBlocks, Mask
 from headlong.plan import NEIGHBOURS, SHORT, Blocks, BoxLevel, Rays
 
 Doubles = NDArray[np.float64]
@@ -63,8 +63,7 @@ class BlockSearch:
         self.weight, self.bias, self.blocks, self.share = weight, bias, blocks, share
         self.trial = Trial(blocks.trial)
 
-    def topk(self, hidden: Doubles, k: int, mask: Mask, threads: int) -> tuple[NDArray[Any], ...]:
-        """``ids, logits [batch, k], rows, bytes, opened, done [batch]``."""
+    def topk(self, hidden: Doubles, k: int, mask: Mask, threads: int) -> FoundByBlocks:
         none = BlockAnswer(np.empty(0, np.int64), np.empty(0), 0, 0.0, 0.0, done=False)
         found = [none] * len(hidden)
         counted = mask is None and k <= SHORT
@@ -77,7 +76,7 @@ class BlockSearch:
         for b, one in enumerate(found):
             ids[b, : len(one.ids)], logits[b, : len(one.ids)] = one.ids, one.logits
         costs = (np.array([one[at] for one in found], kind) for at, kind in ((2, np.int64), (3, float), (4, float), (5, bool)))
-        return (ids, logits, *costs)
+        return FoundByBlocks(ids, logits, *costs)
 
     def one(self, hidden: Doubles, k: int, there: NDArray[np.bool_] | None, state: State | None = None) -> BlockAnswer:
         """One query; ``state`` says what is looked for, if it is not the ``k`` best."""

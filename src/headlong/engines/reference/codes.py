@@ -23,12 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Executor, Mask
+from headlong.native import Doubles, Executor, FoundTopK, Mask
 from headlong.plan import Codes
 
 TILE, GROUP = 64, 32
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-Answer = tuple[NDArray[Any], ...]
 
 
 class CodesInNumPy:
@@ -69,8 +68,7 @@ class CodesInNumPy:
         radius = (kappa * np.sqrt(squares) if kappa > 0 else linear).repeat(TILE, axis=1)[:, : self.layer.vocab] * self.share
         return estimate + (hidden @ codes.centre)[:, None], radius + (constant + 2.0**-17 * size)[:, None]
 
-    def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int) -> Answer:
-        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
+    def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int) -> FoundTopK:
         vocab = self.layer.vocab
         sums = math.isfinite(eps)
         allowed = np.ones((1, vocab), bool) if mask is None else np.asarray(mask, bool)
@@ -85,17 +83,17 @@ class CodesInNumPy:
             if found is None:
                 one = None if mask is None else np.ascontiguousarray(mask[row % len(mask)][None])
                 found = self.rows.topk(hidden[row : row + 1], max(k, 1), eps, one, threads)
-                found = (*(part[:, :k] for part in found[:3]), *found[3:])
+                found = found._replace(logits=found.logits[:, :k], ids=found.ids[:, :k], log_probs=found.log_probs[:, :k])
             else:
-                found = (*found[:5], np.full(1, delta == 0), *found[6:])
+                found = found._replace(proved=np.full(1, delta == 0))
             parts.append(found)
-        return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+        return FoundTopK(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
     def _one(
         self, hidden: Doubles, k: int, eps: float, allowed: NDArray[np.bool_], estimate: Doubles,
         radii: tuple[Doubles, Doubles],
         threads: int,
-    ) -> Answer | None:  # fmt: skip
+    ) -> FoundTopK | None:  # fmt: skip
         """The answer for one query; None where a full scan is better."""
         order = np.flatnonzero(allowed)
         order = order[np.argsort(-estimate[order], kind="stable")]
@@ -118,17 +116,8 @@ class CodesInNumPy:
             log_probs = np.where(ids < 0, -np.inf, np.asarray(self.layer.link(np.where(ids < 0, 0.0, logits))) - lse)
         rows, row_bytes = len(heads), self.layer.dim * self.layer.weight.itemsize
         read = float(self.codes.tiles.nbytes + self.codes.rotation.nbytes + rows * row_bytes)
-        return (
-            logits,
-            ids,
-            log_probs,
-            np.array([lse]),
-            np.array([error]),
-            np.zeros(1, bool),
-            np.array([rows]),
-            np.array([read]),
-            np.zeros(1, bool),
-        )
+        flag, norm = np.zeros(1, bool), (np.array([lse]), np.array([error]))
+        return FoundTopK(logits, ids, log_probs, *norm, flag, np.array([rows]), np.array([read]), flag)
 
 
 def _normaliser(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,10 @@ from headlong.engines.reference.nucleus import kept
 from headlong.engines.reference.query import Doubles, Ids, Matrix, Query, logits
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import evaluated, lowering_error
+from headlong.native import FoundDraws, FoundLse, FoundTopK
 
 Mask = NDArray[np.uint8] | None
-Answer = tuple[NDArray[Any], ...]
+Answer = TypeVar("Answer", FoundTopK, FoundLse, FoundDraws)
 
 
 def top(query: Query, k: int) -> Ids:
@@ -65,8 +66,7 @@ class Executor:
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> Answer:
-        """``logits, ids, log_probs [batch, k], lse, error, proved, rows, bytes, dense [batch]``."""
+    ) -> FoundTopK:
         answers = []
         for query in self._queries(hidden, mask, k):
             ids = top(query, k)
@@ -75,12 +75,11 @@ class Executor:
             log_probs = self.matrix.link(values) - (lse if math.isfinite(lse) else 0.0)
             ranked = (_pad(values, k, -np.inf), _pad(ids, k, -1), _pad(log_probs, k, -np.inf))
             answers.append((*ranked, lse, error, query.proves, *_cost(query)))
-        return _columns(answers, ("f", k), ("i", k), ("f", k), ("f",), ("f",), ("?",), *_COST)
+        return _columns(FoundTopK, answers, ("f", k), ("i", k), ("f", k), ("f",), ("f",), ("?",), *_COST)
 
-    def lse(self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0) -> Answer:
-        """``lse, error, rows, bytes, dense [batch]``."""
+    def lse(self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0) -> FoundLse:
         found = ((*normaliser(query), *_cost(query)) for query in self._queries(hidden, mask, 0))
-        return _columns(list(found), ("f",), ("f",), *_COST)
+        return _columns(FoundLse, list(found), ("f",), ("f",), *_COST)
 
     def logits(self, hidden: Doubles, ids: Ids, threads: int) -> Doubles:
         """``[batch, m]``: the exact logits of ``ids [batch, m]``."""
@@ -90,8 +89,8 @@ class Executor:
     def sample(
         self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
         mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
-    ) -> Answer:  # fmt: skip
-        """``ids, logits, score, proved [batch, n], rows, bytes, dense [batch]``; top_k 0, top_p 1, min_p 0 mean off."""
+    ) -> FoundDraws:  # fmt: skip
+        """top_k 0, top_p 1, min_p 0 mean off."""
         answers = []
         for b, query in enumerate(self._queries(hidden, mask, top_k)):
             if top_k:
@@ -103,7 +102,7 @@ class Executor:
             won = keys.argmax(axis=1)
             chosen = ids[won]
             answers.append((chosen, query.logits[chosen], keys.max(axis=1), np.full(n, query.proves), *_cost(query)))
-        return _columns(answers, ("i", n), ("f", n), ("f", n), ("?", n), *_COST)
+        return _columns(FoundDraws, answers, ("i", n), ("f", n), ("f", n), ("?", n), *_COST)
 
     def _queries(self, hidden: Doubles, mask: Mask, k: int) -> Iterator[Query]:
         """Each row of the batch, with all of its logits."""
@@ -123,11 +122,11 @@ def _pad(values: NDArray[Any], count: int, filler: float) -> NDArray[Any]:
     return np.concatenate([values, np.full(count - len(values), filler, values.dtype)])
 
 
-def _columns(rows: list[tuple[Any, ...]], *columns: tuple[Any, ...]) -> Answer:
+def _columns(kind: type[Answer], rows: list[tuple[Any, ...]], *columns: tuple[Any, ...]) -> Answer:
     """One array per column from one tuple per query; ``columns`` give the type and the width, for an empty batch too."""
     types = {"f": np.float64, "i": np.int64, "?": np.bool_}
     values = zip(*rows, strict=True) if rows else ([] for _ in columns)
     shapes = ((len(rows), *width) for _, *width in columns)
-    return tuple(
-        np.array(column, types[kind]).reshape(shape) for column, (kind, *_), shape in zip(values, columns, shapes, strict=True)
+    return kind(
+        *(np.array(column, types[of]).reshape(shape) for column, (of, *_), shape in zip(values, columns, shapes, strict=True))
     )

@@ -9,19 +9,21 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from headlong.native import FoundTopK
+
 TRIED, REMEMBERED, SELDOM = 8, 128, 512
 """Searches after which a trial may be over, the most that are counted, and calls of which one still makes them in the end; the
 same in ``csrc/blocks/search.h``. Searches for more than ``SHORT`` classes are not counted: they take longer either way."""
 
 
-def finish(answer: tuple[NDArray[Any], ...], left: NDArray[Any], more: tuple[NDArray[Any], ...], rows: int) -> None:
-    """Fills in the queries ``left`` that a search gave up with what others answered. Columns ``rows`` and ``rows + 1``, which
-    count rows and bytes, are added up: what was read in vain was read."""
-    spent = answer[rows][left], answer[rows + 1][left]
+def finish(answer: FoundTopK, left: NDArray[Any], more: FoundTopK) -> None:
+    """Fills in the queries ``left`` that a search gave up with what others answered. Rows and bytes are added up: what was read
+    in vain was read."""
+    spent = answer.rows[left], answer.bytes[left]
     for whole, part in zip(answer, more, strict=True):
         whole[left] = part
-    answer[rows][left] += spent[0]
-    answer[rows + 1][left] += spent[1]
+    answer.rows[left] += spent[0]
+    answer.bytes[left] += spent[1]
 
 
 class Trial:

@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from headlong import native
-from headlong.arrays import Array
 from headlong.dtypes import UNIT
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
@@ -28,15 +27,14 @@ from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import ExpertsReference
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
-from headlong.native import Doubles
+from headlong.native import Doubles, DrawsOfExpert, FoundOfExpert
 from headlong.promise import Promise
 
 
 class ExpertsReader(Protocol):
     """What answers for whole batches: native code, or :class:`ExpertsReference` in NumPy."""
 
-    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> tuple[Array, ...]:
-        """``logits, ids [batch, k], lse, logit_error, lse_error, proved, rows, bytes, dense, expert [batch]``"""
+    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> FoundOfExpert: ...
 
     def logits(self, hidden: Doubles, ids: Ids) -> Doubles:
         """``[batch, m]``, -inf for a class that the expert lacks"""
@@ -46,8 +44,7 @@ class ExpertsReader(Protocol):
 
     def sample(
         self, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, threads: int
-    ) -> tuple[Array, ...]:
-        """``ids, logits, score, proved [batch, n], expert [batch]``"""
+    ) -> DrawsOfExpert: ...
 
 
 @register_engine
@@ -78,37 +75,30 @@ class ExpertsEngine(StructuredEngine):
     def route(self, hidden: Any) -> Ids:
         """The expert that reads each row, ``[batch]``."""
         call = self._asked(hidden)
-        return np.asarray(self._reader.topk(call.hidden, 1, np.inf, self._count, 0.0, 0)[-1])
+        return self._reader.topk(call.hidden, 1, np.inf, self._count, 0.0, 0).expert
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
-        logits, ids, lse, logit_error, lse_error, proved, rows, read, dense, _ = self._reader.topk(
-            hidden, k, eps, self._count, self.promise.delta, self.seed
-        )
-        return Best(logits, ids, proved, lse, logit_error, lse_error, Spent(rows, read, dense))
+        found = self._reader.topk(hidden, k, eps, self._count, self.promise.delta, self.seed)
+        spent = Spent(found.rows, found.bytes, found.dense)
+        return Best(found.logits, found.ids, found.proved, found.lse, found.logit_error, found.lse_error, spent)
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         logits = self._reader.logits(hidden, ids)
-        _, _, lse, logit_error, lse_error, _, rows, read, dense, _ = self._reader.topk(
-            hidden, 0, eps, self._count, self.promise.delta, self.seed
-        )
+        found = self._reader.topk(hidden, 0, eps, self._count, self.promise.delta, self.seed)
         count = np.isfinite(logits).sum(axis=1)
-        if np.isinf(eps):
-            lse_error = np.full(len(lse), np.inf)
-        spent = Spent(rows + count, read + count * float(self._row_bytes), dense)
-        return Scored(logits, lse, logit_error, lse_error, spent)
+        lse_error = np.full(len(hidden), np.inf) if np.isinf(eps) else found.lse_error
+        spent = Spent(found.rows + count, found.bytes + count * float(self._row_bytes), found.dense)
+        return Scored(logits, found.lse, found.logit_error, lse_error, spent)
 
     def _everything(self, hidden: Doubles) -> Scored:
         logits = self._reader.everything(hidden, self.layer.vocab, self._count)
-        _, _, _, error, _, _, _, _, _, expert = self._reader.topk(hidden, 0, np.inf, self._count, 0.0, 0)
-        lse = lse_of(logits)
-        return Scored(logits, lse, error, error + (self.layer.vocab + 16 + 8 * np.abs(lse)) * UNIT, self._spent(expert))
+        found = self._reader.topk(hidden, 0, np.inf, self._count, 0.0, 0)
+        lse, error = lse_of(logits), found.logit_error
+        return Scored(logits, lse, error, error + (self.layer.vocab + 16 + 8 * np.abs(lse)) * UNIT, self._spent(found.expert))
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
-        *drawn, expert = self._reader.sample(
-            hidden, filters.n, filters.temperature, filters.seed, filters.row0, self._count
-        )
-        ids, logits, score, proved = drawn
-        return Drawn(ids, logits, score, proved, self._spent(expert))
+        drawn = self._reader.sample(hidden, filters.n, filters.temperature, filters.seed, filters.row0, self._count)
+        return Drawn(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._spent(drawn.expert))
 
     def _spent(self, expert: Ids) -> Spent:
         """Every row of each query's expert."""

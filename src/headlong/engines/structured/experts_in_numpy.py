@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Array
 from headlong.dtypes import UNIT
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Ids
 from headlong.layers.experts import ExpertsLayer
-from headlong.native import Doubles
+from headlong.native import Doubles, DrawsOfExpert, FoundOfExpert
 
 
 class Chosen(NamedTuple):
@@ -37,7 +36,7 @@ class ExpertsReference:
     def __init__(self, layer: ExpertsLayer) -> None:
         self.layer = layer
 
-    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> tuple[Array, ...]:
+    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> FoundOfExpert:
         logits, ids = np.full((len(hidden), k), -np.inf), np.full((len(hidden), k), -1, np.int64)
         rest = []
         for b, row in enumerate(hidden):
@@ -51,7 +50,7 @@ class ExpertsReference:
             rest.append((lse, chosen.error, error, chosen.sure, len(z), read, True, chosen.expert))
         kinds = (float, float, float, bool, np.int64, float, bool, np.int64)
         columns = zip(*rest, strict=True) if rest else [()] * len(kinds)
-        return logits, ids, *(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
+        return FoundOfExpert(logits, ids, *(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
 
     def logits(self, hidden: Doubles, ids: Ids) -> Doubles:
         every = self.everything(hidden, self.layer.vocab, 1)
@@ -66,14 +65,14 @@ class ExpertsReference:
 
     def sample(
         self, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, threads: int
-    ) -> tuple[Array, ...]:
+    ) -> DrawsOfExpert:
         ids, logits, score = np.empty((len(hidden), n), np.int64), np.empty((len(hidden), n)), np.empty((len(hidden), n))
         chosen = [self.choose(row) for row in hidden]
         for b, one in enumerate(chosen):
             filters = Filters(n, temperature, 0, 1.0, 0.0, seed, (row0 + b) % 2**64)
             ids[b], logits[b], score[b] = self._from_all(one, filters)
         proved = np.array([[one.sure] * n for one in chosen], bool).reshape(len(hidden), n)
-        return ids, logits, score, proved, np.array([one.expert for one in chosen], np.int64)
+        return DrawsOfExpert(ids, logits, score, proved, np.array([one.expert for one in chosen], np.int64))
 
     def _from_all(self, one: Chosen, filters: Filters) -> tuple[Ids, Doubles, Doubles]:
         """``ids, logits, score [n]`` from every class of the expert."""

@@ -1,0 +1,128 @@
+"""What native code answers, and its twins in NumPy: arrays by name.
+
+``rows``, ``bytes`` and ``dense [batch]``: rows scored and bytes read for each query, and whether all rows were read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headlong.native.types import Doubles, Floats
+
+Ids = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class FoundTopK(NamedTuple):
+    """``logits, ids, log_probs [batch, k]``, best first, ids that are not there -1; ``lse, error, proved [batch]``."""
+
+    logits: Doubles
+    ids: Ids
+    log_probs: Doubles
+    lse: Doubles
+    error: Doubles
+    proved: Flags
+    rows: Ids
+    bytes: Doubles
+    dense: Flags
+
+
+class FoundLse(NamedTuple):
+    """``lse, error [batch]``."""
+
+    lse: Doubles
+    error: Doubles
+    rows: Ids
+    bytes: Doubles
+    dense: Flags
+
+
+class FoundEntropy(NamedTuple):
+    """``entropy, error, lse [batch]``."""
+
+    entropy: Doubles
+    error: Doubles
+    lse: Doubles
+    rows: Ids
+    bytes: Doubles
+    dense: Flags
+
+
+class FoundDraws(NamedTuple):
+    """``ids, logits, score, proved [batch, n]``."""
+
+    ids: Ids
+    logits: Doubles
+    score: Doubles
+    proved: Flags
+    rows: Ids
+    bytes: Doubles
+    dense: Flags
+
+
+class FoundByBlocks(NamedTuple):
+    """``ids, logits [batch, k]``; how many blocks were ``opened``, and whether the search was ``done [batch]``."""
+
+    ids: Ids
+    logits: Doubles
+    rows: Ids
+    bytes: Doubles
+    opened: Doubles
+    done: Flags
+
+
+class FoundWithin(NamedTuple):
+    """One query's ``ids, logits [n]`` from ``floor`` up: all that are within a search's reach."""
+
+    ids: Ids
+    logits: Doubles
+    floor: float
+    rows: int
+    bytes: float
+    done: bool
+
+
+class FoundByCoordinates(NamedTuple):
+    """``values, ids [batch, k]``, ``lse [batch]``; how many entries were read, how many classes in full, how many were
+    answered; ``estimates [batch or 0, vocab]``."""
+
+    values: Doubles
+    ids: Ids
+    lse: Doubles
+    pulls: Ids
+    full: Ids
+    rows: Ids
+    estimates: Doubles | Floats
+
+    @property
+    def bytes(self) -> Doubles:
+        """Four for each entry."""
+        return np.asarray(4.0 * self.pulls, np.float64)
+
+
+class FoundOfExpert(NamedTuple):
+    """``logits, ids [batch, k]``; of each query's ``expert [batch]`` the normaliser, and how far logits and that may be off."""
+
+    logits: Doubles
+    ids: Ids
+    lse: Doubles
+    logit_error: Doubles
+    lse_error: Doubles
+    proved: Flags
+    rows: Ids
+    bytes: Doubles
+    dense: Flags
+    expert: Ids
+
+
+class DrawsOfExpert(NamedTuple):
+    """``ids, logits, score, proved [batch, n]``, ``expert [batch]``."""
+
+    ids: Ids
+    logits: Doubles
+    score: Doubles
+    proved: Flags
+    expert: Ids
