@@ -24,7 +24,10 @@ from headlong.errors import UnsupportedError
 from structured_layers import made
 
 VOCAB, DIM = 300, 16
-VERBS = ("topk", "log_prob", "lse", "sample", "at_temperature", "save", "check", "with_rows", "without", "compact")
+VERBS = (
+    "topk", "log_prob", "lse", "entropy", "ranked", "sample", "at_temperature", "save", "check", "with_rows", "without",
+    "compact",
+)  # fmt: skip
 HEADS = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mos"}
 
 
@@ -102,6 +105,33 @@ def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarra
     counted = engine.check(hidden, 3)
     assert counted.holds and counted.promise == engine.promise
     assert (counted.ids is None) == (engine.promise.delta_ids == 1)
+
+
+def test_every_engine_answers_what_training_and_serving_ask(engine: Any, hidden: np.ndarray) -> None:
+    _, log_p = engine.every_class(hidden.astype(np.float64))
+    p, fits = np.exp(log_p), engine.promise.delta < 1  # an adaptive search promises nothing
+    found = engine.entropy(hidden)
+    assert (np.abs(found.entropy + (p * log_p).sum(axis=1)) <= found.error).all() and (found.error <= 0.01 + 1e-6).all()
+    ids, log_probs = (np.stack(part, axis=1) for part in zip(*engine.ranked(hidden, until=lambda ids: ids == 7), strict=True))
+    if fits:
+        order = np.argsort(-log_p, axis=1, kind="stable")
+        assert (ids == order[:, : ids.shape[1]]).all() and (ids == 7).any(axis=1).all()
+        assert (np.abs(log_probs - np.take_along_axis(log_p, ids, 1)) <= 0.02).all()
+    rules: dict[str, Any] = {"temperature": [0.8, 1.4], "top_k": [40, 12], "top_p": [0.9, 1.0], "min_p": [0.0, 0.01]}
+    drawn = engine.sample(hidden, 3, seed=[5, 6], position=[70, 2**40], eps=0.01, support=True, **rules)
+    for row in range(2):
+        own = {name: part[row] for name, part in rules.items()}
+        alone = engine.sample(hidden[row : row + 1], 3, seed=5 + row, position=[70, 2**40][row], eps=0.01, support=True, **own)
+        for name in ("ids", "logits", "score", "log_probs", "kept", "error"):
+            np.testing.assert_array_equal(getattr(drawn, name)[row], getattr(alone, name)[0], err_msg=name)
+        part = drawn.support.ids[slice(*drawn.support.offsets[row : row + 2])]
+        np.testing.assert_array_equal(part, alone.support.ids)
+        warm = log_p[row] / own["temperature"]
+        warm -= np.logaddexp.reduce(warm)
+        if fits:
+            assert np.isin(drawn.ids[row], part).all() and len(part) <= own["top_k"]
+            assert np.abs(drawn.kept[row] - np.logaddexp.reduce(warm[part])) <= drawn.error[row] + 1e-9
+            assert (np.abs(drawn.log_probs[row] - warm[drawn.ids[row]]) <= drawn.error[row] + 1e-9).all()
 
 
 def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: Path) -> None:
