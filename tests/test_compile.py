@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import headlong as hl
 from headlong import native
 from headlong.engines.method_choice import LEAST_NUMBERS, MOST_DIM, UNTIMED, choose
 from headlong.engines.reference.gumbel import gumbels
-from headlong.errors import HeadlongError, InputError, NonFiniteError, OptionError, ShapeError
+from headlong.errors import HeadlongError, InputError, MissingPackageError, NonFiniteError, OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from oracle import check_draw, check_topk, check_within, truth
 from thinned import ALL
@@ -109,6 +111,14 @@ def test_svd_promises_nothing() -> None:
 def test_bad_arguments(arguments: dict[str, Any], error: type[HeadlongError], message: str) -> None:
     with pytest.raises(error, match=message):
         hl.compile(SMALL_LAYER, **arguments)
+
+
+def test_a_triton_that_is_too_old_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, module in (("torch", ModuleType("torch")), ("triton", ModuleType("triton"))):
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["triton"].__version__ = "3.2.0"  # type: ignore[attr-defined]
+    with pytest.raises(MissingPackageError, match=r"triton 3\.6 or later, and 3\.2\.0 is installed"):
+        hl.compile(SMALL_LAYER, device="cuda")
 
 
 def test_bad_layers() -> None:

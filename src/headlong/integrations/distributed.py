@@ -102,7 +102,7 @@ def _own(group: Group, timeout: float) -> Group:
     """A gloo group of the same processes: other collectives cannot be taken for its own, and its threads end in time."""
     start = time.monotonic()
     try:
-        ranks = dist.get_process_group_ranks(group)
+        ranks = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)  # torch 2.6 takes no None
         return dist.new_group(ranks, timedelta(seconds=timeout), "gloo", use_local_synchronization=True)
     except (RuntimeError, ValueError) as error:
         raise _no_answer(group, start, timeout, error) from error

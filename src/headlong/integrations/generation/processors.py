@@ -44,7 +44,7 @@ LOOKING: dict[type[Any], Callable[[Any, Tensor], Tensor]] = {
 """These read or replace the scores of some classes, and at most rule out others: which ones."""
 FILTERS: tuple[tuple[type[Any], str, str], ...] = (
     (hf.TemperatureLogitsWarper, "temperature", "temperature"),
-    (hf.TopHLogitsWarper, "top_h", "top_h"),
+    (getattr(hf, "TopHLogitsWarper", type(None)), "top_h", "top_h"),  # 4.57 has none
     (hf.TopKLogitsWarper, "top_k", "top_k"),
     (hf.TopPLogitsWarper, "top_p", "top_p"),
     (hf.MinPLogitsWarper, "min_p", "min_p"),
