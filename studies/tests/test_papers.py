@@ -235,6 +235,17 @@ def test_every_printed_cell_has_a_status(tmp_path: Path) -> None:
     bare = [cell for cell in cells(tmp_path) if any(f", {column} (" in cell.what for column in COLUMNS[1:])]
     assert {cell.status for cell in bare} == {"not run"}, "no figure without a run"
     assert len({cell.note for cell in bare}) > 7, "what it takes depends on the head and the corpus"
+    for file, old, new, turned in (
+        ("head-memory.json", "148709376", "1487093760", "MoS, memory"),
+        ("head-memory.json", "194707456", "194707456000", "monotone network, K = 1,000 or more, memory"),
+        ("ganea2019.ranks.json", '"press":299', '"press":9', "softmax of an increasing"),
+    ):
+        before = next(cell.status for cell in cells(root) if cell.what.startswith(turned))
+        text = (root / file).read_text()
+        assert old in text
+        (tmp_path / file).write_text(text.replace(old, new))
+        after = next(cell.status for cell in cells(tmp_path) if cell.what.startswith(turned))
+        assert {before, after} == {"matched", "differs"}, "a planted number turns its verdict"
     layers = [torch.nn.LSTM(size, after) for size, after in ((400, 1150), (1150, 1150), (1150, 400))]
     own = sum(one.numel() for layer in layers for one in layer.parameters())
     assert awd_parameters(30, "softmax") == own + 30 * 401, "rows that are the embedding, and a bias for each class"
