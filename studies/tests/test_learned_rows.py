@@ -16,6 +16,7 @@ from headlong.bench.measure import Progress
 from studies import papers
 from studies.models import harvest as harvest_run
 from studies.models.experts import lasso_ramp
+from studies.papers.account import account
 from studies.papers.cells import STATUSES
 from studies.papers.doubly_sparse import printed
 from studies.papers.doubly_sparse import tables as learned
@@ -205,23 +206,43 @@ def test_a_planted_model_seed_or_target_turns_a_verdict() -> None:
 
 
 def planted(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> dict[str, printed.Cell]:
-    """The cells where ``change`` was made to every row of a file; what the rows say of themselves stays as it was."""
-    lines = papers.read(RESULTS / f"liao2019.{name}.jsonl")
+    """The cells where ``change`` was made to every row of ``PAPER.TABLE``; what the rows say of themselves stays as it was."""
+    lines = papers.read(RESULTS / f"{name}.jsonl")
     for line in lines:
         change(line)
-    (folder / f"liao2019.{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return {cell.what.split(" (")[0]: cell for cell in printed.cells(folder)}
+    (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {cell.what.rpartition(" (")[0]: cell for cell in account(name.split(".")[0], folder)}
 
 
 def test_a_planted_row_turns_its_cell_whatever_verdict_it_carries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, made = "PTB, full, accuracy", "synthetic 10x10, hierarchy fully captured"
-    assert planted(tmp_path, "learned", lambda line: None)[full].status == "matched"
-    assert planted(tmp_path, "learned", lambda line: line["model"].update(dim=576))[full].status == "stand-in"
-    assert planted(tmp_path, "learned", lambda line: line["got"].update(top1=0.2))[full].status == "differs"
+    assert planted(tmp_path, "liao2019.learned", lambda line: None)[full].status == "matched"
+    assert planted(tmp_path, "liao2019.learned", lambda line: line["model"].update(dim=576))[full].status == "stand-in"
+    assert planted(tmp_path, "liao2019.learned", lambda line: line["got"].update(top1=0.2))[full].status == "differs"
     wanted = {row: {"top1": Expected(0.9, 1.0)} for row in learned.TABLE.expected}
     with monkeypatch.context() as patch:
         patch.setitem(papers.TABLES, "liao2019:learned", dataclasses.replace(learned.TABLE, expected=wanted))
-        assert planted(tmp_path, "learned", lambda line: None)[full].status == "differs", "another printed figure"
-    assert planted(tmp_path, "synthetic", lambda line: line["got"].update(purity=1.0))[made].status == "matched"
-    found = planted(tmp_path, "synthetic", lambda line: line["setting"].update(seed=str(int(line["setting"]["seed"]) + 1)))
+        assert planted(tmp_path, "liao2019.learned", lambda line: None)[full].status == "differs", "another printed figure"
+    assert planted(tmp_path, "liao2019.synthetic", lambda line: line["got"].update(purity=1.0))[made].status == "matched"
+    found = planted(
+        tmp_path, "liao2019.synthetic", lambda line: line["setting"].update(seed=str(int(line["setting"]["seed"]) + 1))
+    )
     assert found[made].ours.split()[2] == "19", "a seed that is not planned is not counted"
+
+
+def test_a_planted_row_turns_what_is_said_of_adaptive_softmax(tmp_path: Path) -> None:
+    """The curve's slopes follow from the rows of each D, and a row's model and numbers are those that its cell shows."""
+
+    def grows(line: dict[str, Any]) -> None:
+        line["got"]["samples"] *= int(line["setting"]["dim"]) ** 0.1
+
+    claim = "made-up layers, D = 1e3 to 1e6 (notes), (a): 'scales with d, as expected'"
+    table = "baharav2024.synthetic"
+    assert planted(tmp_path, table, lambda line: None)[claim].status == "differs"
+    assert planted(tmp_path, table, grows)[claim].status == "matched"
+    assert planted(tmp_path, table, lambda line: line["setting"].update(dim="7"))[claim].status == "not run"
+    claim, table = "gpt2, wikitext2, delta 10%, gain", "baharav2024.smollm2-wikitext2"
+    assert planted(tmp_path, table, lambda line: None)[claim].note.startswith("SmolLM2-135M-Instruct (49,152 x 576) in place")
+    found = planted(tmp_path, table, lambda line: line["model"].update(name="another", dim=1))[claim]
+    assert found.status == "stand-in" and found.note.startswith("another (49,152 x 1) in place of GPT-2")
+    assert planted(tmp_path, table, lambda line: line["got"].update(gain=99.0))[claim].ours == "99"

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from studies.papers import judged
 from studies.papers.adaptive_softmax.synthetic import DIMS
 from studies.papers.adaptive_softmax.tables import LOGS
@@ -39,7 +41,6 @@ LIKELIEST = {
     "ptb": {"gpt2": 0.27, "llama3-8b": 0.38, "mistral-7b": 0.36, "gemma-7b": 0.69},
 }
 """Median probability of the likeliest class."""
-OURS = "SmolLM2-135M-Instruct's head in place of Mistral-7B's"
 
 
 def cells(results: Path) -> Iterator[Cell]:
@@ -50,16 +51,15 @@ def cells(results: Path) -> Iterator[Cell]:
 
     yield from _synthetic(held("synthetic"))
     for what, printed, table, delta, metric in CLASSIFIERS:
-        got = _found(held(table), {"variant": "published", "delta": delta})
-        if got is None:
+        line = _line(held(table), {"variant": "published", "delta": delta})
+        if line is None:
             takes = "takes the classifier: `reproduce baharav2024:nets OUT`, then `...:mnist`"
             takes = takes if table == "mnist" else "takes VGG19 with ImageNet's weights, trained on EuroSAT"
             yield Cell(what, printed, "–", "not run", takes)
         else:
-            reached = "at least what is printed" if got[metric] >= float(printed.split()[0]) else "less than printed"
-            yield Cell(
-                what, printed, f"{got[metric]:.3g}", "stand-in", f"{reached}; the paper's network, trained on 6,000 images"
-            )
+            value = line["got"][metric]
+            reached = "at least what is printed" if value >= float(printed.split()[0]) else "less than printed"
+            yield Cell(what, printed, f"{value:.3g}", "stand-in", f"{reached}; the paper's network, trained on 6,000 images")
     file = results / "baharav2024.logs.json"
     logs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
     for (model, text), (_, rows) in LOGS.items():
@@ -70,7 +70,7 @@ def cells(results: Path) -> Iterator[Cell]:
             for name, value in zip(("gain", "success"), values, strict=True):
                 what = f"{model}, {text}, delta {chance:.0%}, {name} (logs)"
                 yield _language(what, value, (model, text, name), chance, results, theirs.get(name))
-    smollm2 = {text: _found(held(f"smollm2-{text}"), {"variant": "published", "delta": "0.1"}) for text in LIKELIEST}
+    smollm2 = {text: _line(held(f"smollm2-{text}"), {"variant": "published", "delta": "0.1"}) for text in LIKELIEST}
     yield from _beside_tables(smollm2)
     yield from _drawn(held("entries"), held("variance"))
 
@@ -85,40 +85,52 @@ def _language(what: str, printed: float, key: tuple[str, str, str], delta: float
             return Cell(
                 what, f"{printed:g}", f"{line['got'][name]:.3g}", line["verdict"][name], f"the text as our corpus has it{again}"
             )
-    got = _found(lines_of(results / f"baharav2024.smollm2-{text}.jsonl"), setting) if model == "gpt2" else None
-    if got is not None:
-        note = f"SmolLM2-135M-Instruct (49,152 x 576) in place of GPT-2, {got['queries']:.0f} queries{again}"
-        return Cell(what, f"{printed:g}", f"{got[name]:.3g}", "stand-in", note)
+    other = _line(lines_of(results / f"baharav2024.smollm2-{text}.jsonl"), setting) if model == "gpt2" else None
+    if other is not None:
+        note = f"{_named(other)} in place of GPT-2, {other['got']['queries']:.0f} queries{again}"
+        return Cell(what, f"{printed:g}", f"{other['got'][name]:.3g}", "stand-in", note)
     takes = f"takes the weights: `python -m studies reproduce baharav2024:{model}-{text} --model FOLDER`"
     return Cell(what, f"{printed:g}", "–", "not run", takes + again)
 
 
-def _beside_tables(smollm2: Mapping[str, Mapping[str, float] | None]) -> Iterator[Cell]:
+def _beside_tables(smollm2: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Cell]:
     """Statements about language models beside the tables."""
     yield Cell("Mistral-7B, WikiText, 'up to 30x' (review)", "30", "–", "not run", "takes its weights, as above")
     yield Cell(
         "language models, entries read: more than 10 times fewer on most (notes)", "above 10 on most", "–", "not run",
         "takes the weights of all four models, as above",
     )  # fmt: skip
-    got = smollm2["wikitext2"]
+    line = smollm2["wikitext2"]
     for name, (what, printed) in STAGES.items():
         what = f"Mistral-7B, WikiText, delta 10%, {what} (notes)"
-        if got is None:
+        if line is None:
             yield Cell(what, printed, "–", "not run", "takes its weights; or `reproduce baharav2024:smollm2-wikitext2`")
         else:
-            yield Cell(what, printed, f"{got[name]:.3g}", "stand-in", f"{OURS}; GPT-2's are 9.98 and 13.4 in the authors' rows")
+            note = f"{_named(line)} in place of Mistral-7B; GPT-2's are 9.98 and 13.4 in the authors' rows"
+            yield Cell(what, printed, f"{line['got'][name]:.3g}", "stand-in", note)
     for text, models in LIKELIEST.items():
         for model, median in models.items():
             what, mine = f"median probability of the likeliest class, {model}, {text} (notes)", smollm2[text]
             if model == "gpt2" and mine is not None:
-                yield Cell(what, f"{median:g}", f"{mine['median_probability']:.3f}", "stand-in", "SmolLM2-135M-Instruct")
+                yield Cell(what, f"{median:g}", f"{mine['got']['median_probability']:.3f}", "stand-in", _named(mine))
             else:
                 takes = f"takes the weights (`python -m studies reproduce baharav2024:{model}-{text} --model FOLDER`)"
                 yield Cell(what, f"{median:g}", "–", "not run", takes)
 
 
+def _line(lines: Lines, setting: Mapping[str, str]) -> Mapping[str, Any] | None:
+    return next((line for line in lines if setting.items() <= line["setting"].items()), None)
+
+
 def _found(lines: Lines, setting: Mapping[str, str]) -> Mapping[str, float] | None:
-    return next((line["got"] for line in lines if setting.items() <= line["setting"].items()), None)
+    line = _line(lines, setting)
+    return None if line is None else line["got"]
+
+
+def _named(line: Mapping[str, Any]) -> str:
+    """The model that a row was measured on, and the shape of its layer, as the row has them."""
+    model = line["model"]
+    return f"{model['name']} ({model['vocab']:,} x {model['dim']})"
 
 
 SAID = {
@@ -127,28 +139,31 @@ SAID = {
     "b": ("(b): independent of D", "drawn"),
 }
 """What the review says of the two curves."""
+DECADES = (3.0, 4.0, 5.0, 6.0)
+"""Powers of ten of D, between which the curves' slopes are taken; between two rows of the table on a straight line."""
 
 
 def _synthetic(lines: Lines) -> Iterator[Cell]:
     """The classes, trials and range of D are those of notes: the review describes the curves without them, and of (a) in two
     ways that do not agree. No number is printed for either curve, so neither gets "matched"."""
-    a, b = (_found(lines, {"panel": panel, "dim": "scaling"}) for panel in "ab")
-    gains = {dim: got["gain"] for dim in DIMS if (got := _found(lines, {"panel": "b", "dim": str(dim)})) is not None}
+    drawn = {panel: [_found(lines, {"panel": panel, "dim": str(dim)}) for dim in DIMS] for panel in "ab"}
+    a, b = ([got for got in found if got is not None] for found in drawn.values())
     named = "made-up layers, D = 1e3 to 1e6 (notes)"
-    if a is None or b is None or DIMS[-1] not in gains:
+    if min(len(a), len(b)) < len(DIMS):
         takes = "takes a minute: `python -m studies reproduce baharav2024:synthetic`"
         for what, printed in (*SAID.values(), ("(b): gain", "above 29")):
             yield Cell(f"{named}, {what} (review)", printed, "–", "not run", takes)
         return
     for claim, got in (("a", a), ("a, again", a), ("b", b)):
-        slopes = [got[f"slope_1e{power}"] for power in (3, 4, 5)]
+        samples = [one["samples"] for one in got]
+        slopes = [round(float(slope), 2) + 0.0 for slope in np.diff(np.interp(DECADES, np.log10(DIMS), np.log10(samples)))]
         ours = "powers of D, decade by decade: " + ", ".join(f"{slope:.2f}" for slope in slopes)
-        note = f"{got['least']:.0f} to {got['most']:.0f} samples a class while D grows a thousandfold"
-        status = "stand-in" if claim != "a, again" else verdict_on(all(round(slope, 2) > 0 for slope in slopes))
+        note = f"{min(samples):.0f} to {max(samples):.0f} samples a class while D grows a thousandfold"
+        status = "stand-in" if claim != "a, again" else verdict_on(min(slopes) > 0)
         note += "; the review says of (a) both this and that it is sublinear" if claim == "a, again" else "; sizes from notes"
         what, printed = SAID[claim]
         yield Cell(f"{named}, {what} (review)", printed, ours, status, note)
-    top, above = gains[DIMS[-1]], [dim for dim, gain in gains.items() if gain > 29]
+    top, above = b[-1]["gain"], [dim for dim, got in zip(DIMS, b, strict=True) if got["gain"] > 29]
     note = f"at the largest D, {DIMS[-1]:,}, 100 trials; at which D it is printed is not known"
     note += f", ours is above 29 from D = {above[0]:,} on" if above else ""
     yield Cell(f"{named}, (b): gain (review)", "above 29", f"{top:.0f}", "stand-in", note)
@@ -171,29 +186,29 @@ def _drawn(entries: Lines, variance: Lines) -> Iterator[Cell]:
             for kind, got in signs.items()
             if got
         ]
-        note = f"{OURS}; {_skewed(signs)}"
+        ours = f"{_named(entries[0])} in place of Mistral-7B"
+        note = f"{ours}; {_skewed(signs)}"
         yield Cell(what, "drawn", "; ".join(said), "stand-in", note)
         said = [f"{terms['within_thousandth']:.1%} within 1/1000 of the single terms' sum"]
-        yield Cell(crossed, "drawn", said[0], "stand-in", OURS)
+        yield Cell(crossed, "drawn", said[0], "stand-in", ours)
     lower = "figure of variances: the new method lowers the MSE, most with many samples (review)"
     stated = "figure of variances: what the new estimate states follows the error, others' does not (notes)"
     if not variance:
         takes = "takes SmolLM2's wheel: `python -m studies reproduce baharav2024:variance`"
         yield from (Cell(one, "drawn", "–", "not run", takes) for one in (lower, stated))
         return
-    first, last = variance[0], variance[-2]
+    first, last, ours = variance[0], variance[-2], f"{_named(variance[0])} in place of Mistral-7B"
     ratios = [
         f"m = {line['setting']['m']}: {line['got']['MSE [imp] [wor]'] / line['got']['MSE [imp] [wr]']:.2g}"
         for line in (first, last)
     ]
-    yield Cell(lower, "drawn", "; ".join(ratios), "stand-in", f"of the error with replacement; D = 576; {OURS}")
+    yield Cell(lower, "drawn", "; ".join(ratios), "stand-in", f"of the error with replacement; {ours}")
     over = {
         name: last["got"][name] / last["got"]["MSE [imp] [wor]"] for name in ("New variance estimate", "Variance [imp] [fpc]")
     }
     said = [f"{name} {value:.2g}" for name, value in over.items()]
-    yield Cell(
-        stated, "drawn", "; ".join(said), "stand-in", f"stated over the error at m = {last['setting']['m']} of 576; {OURS}"
-    )
+    note = f"stated over the error at m = {last['setting']['m']}; {ours}"
+    yield Cell(stated, "drawn", "; ".join(said), "stand-in", note)
 
 
 def _skewed(signs: Mapping[str, Mapping[str, float] | None]) -> str:

@@ -141,20 +141,6 @@ def run(context: Context) -> Iterator[Row]:
             }  # fmt: skip
             yield Row(setting(panel, dim), {name: float(f"{value:.6g}") for name, value in got.items()})
             progress(done, len(PANELS) * len(DIMS))
-        if scaling(panel) not in context.done:
-            yield Row(scaling(panel), _slopes(panel, trials))
-
-
-def scaling(panel: str) -> Setting:
-    return (("panel", panel), ("dim", "scaling"))
-
-
-def _slopes(panel: str, trials: int) -> dict[str, float]:
-    """Exponents of D in the samples per class, over the figure's first, second and third decade, and how far they range."""
-    found = np.array([np.mean([trial(panel, dim, seed)[0] for seed in range(trials)]) for dim in (10**3, 10**4, 10**5, 10**6)])
-    slopes = np.diff(np.log10(found))
-    got = {f"slope_1e{3 + step}": slope for step, slope in enumerate(slopes)}
-    return {name: round(float(value), 5) for name, value in {**got, "least": found.min(), "most": found.max()}.items()}
 
 
 register(
@@ -167,6 +153,6 @@ register(
         needs=(),
         run=run,
         expected={setting("b", 10**6): {"gain": Expected(29.0, 1e6)}},
-        planned=lambda: [row for panel in PANELS for row in (*(setting(panel, dim) for dim in DIMS), scaling(panel))],
+        planned=lambda: [setting(panel, dim) for panel in PANELS for dim in DIMS],
     )
 )
