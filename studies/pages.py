@@ -75,15 +75,8 @@ def adaptive_rates() -> str:
             shown = (f"{got['gain']:.3g}", *alone, rate, " / ".join(kinds) if kinds[0] else "")
             found.append((name, f"{float(asked['delta']):.0%}", asked["variant"], *shown))
     columns = (
-        "layer",
-        "delta",
-        "variant",
-        "gain",
-        "best class alone",
-        "normaliser alone",
-        "failures, at 95 %",
-        "wrong / low / high",
-    )
+        "layer", "delta", "variant", "gain", "best class alone", "normaliser alone", "failures, at 95 %", "wrong / low / high",
+    )  # fmt: skip
     return markdown(columns, found)
 
 
@@ -98,16 +91,8 @@ def authors() -> str:
             failures = [f"{run[key]:.1f}" for key in ("success", "argmax_right")]
             found.append((name, run["delta"], str(run["queries"]), *gains, *failures, f"{run['too_low']} / {run['too_high']}"))
     columns = (
-        "model",
-        "delta",
-        "queries",
-        "gain",
-        "best class alone",
-        "normaliser alone",
-        "success",
-        "argmax right",
-        "p low / high",
-    )
+        "model", "delta", "queries", "gain", "best class alone", "normaliser alone", "success", "argmax right", "p low / high",
+    )  # fmt: skip
     return markdown(columns, found)
 
 

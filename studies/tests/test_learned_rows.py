@@ -17,7 +17,7 @@ from studies import papers
 from studies.models import harvest as harvest_run
 from studies.models.experts import lasso_ramp
 from studies.papers.account import account
-from studies.papers.cells import STATUSES
+from studies.papers.cells import STATUSES, Cell
 from studies.papers.doubly_sparse import printed
 from studies.papers.doubly_sparse import tables as learned
 from studies.papers.doubly_sparse import tasks as study
@@ -205,7 +205,7 @@ def test_a_planted_model_seed_or_target_turns_a_verdict() -> None:
     assert papers.verdicts(made, {"setting": setting | {"seed": "20"}, "got": {"purity": 1.0}}) == {"purity": "no figure"}
 
 
-def planted(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> dict[str, printed.Cell]:
+def planted(folder: Path, name: str, change: Callable[[dict[str, Any]], None]) -> dict[str, Cell]:
     """The cells where ``change`` was made to every row of ``PAPER.TABLE``; what the rows say of themselves stays as it was."""
     lines = papers.read(RESULTS / f"{name}.jsonl")
     for line in lines:
