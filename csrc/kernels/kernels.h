@@ -14,7 +14,9 @@
 namespace headlong {
 
 constexpr int64_t kBlock = 64;     // classes of a block: what every per-class array is padded to
-constexpr int64_t kReadAhead = 8192;  // bytes: how far ahead codes that are read once, in order, are asked for
+// Bytes: how far ahead codes that are read once, in order, are asked for, into the second cache. Nearer, or into the first, they come
+// too late or too early. Whatever only prefetches is always_inline: a function of its own has no effect that GCC sees, and its calls go.
+constexpr int64_t kReadAhead = 8192;
 constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
 constexpr int64_t kRun = 16;       // classes of one sum of split
 constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once
