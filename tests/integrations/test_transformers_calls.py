@@ -203,13 +203,13 @@ class Words:
 def test_a_streamer_is_given_every_token_and_the_end(model: Any, way: str) -> None:
     expected = model.generate(PROMPT, **SHORT)[0, 7:].tolist()
     accelerate(model, method="codes")
-    streamer = TextIteratorStreamer(Words(), skip_prompt=True, timeout=20)
+    streamer = TextIteratorStreamer(Words(), skip_prompt=True, timeout=120)
     call = generate if way == "generate" else type(model).generate
     options = {} if way == "generate" else {"custom_generate": headlong_generate}
     thread = threading.Thread(target=call, args=(model, PROMPT), kwargs={**SHORT, **options, "streamer": streamer})
     thread.start()
     assert [int(word) for word in "".join(streamer).split()] == expected
-    thread.join(20)
+    thread.join(120)
     with pytest.raises(InputError, match="a streamer was given"):
         generate(model, PROMPT, streamer=Heard(), num_beams=2, **SHORT)
 

@@ -89,10 +89,10 @@ LIES: dict[str, tuple[bytes, str]] = {
 def test_lies_are_refused_at_once(lie: str, tmp_path: Path) -> None:
     data, said = LIES[lie]
     (tmp_path / "model.gguf").write_bytes(data)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(MalformedFileError, match=said):
         hl.Layer.load(tmp_path / "model.gguf")
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def _refused(path: str) -> bool:

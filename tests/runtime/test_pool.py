@@ -45,7 +45,7 @@ for _ in range(50):
 moved = sum(count > rest[task] for task, count in wakes().items() if task not in before)
 time.sleep(0.1)
 idle = time.process_time()
-time.sleep(0.5)
+time.sleep(2)
 print(grown, moved, time.process_time() - idle)
 """
 
@@ -56,7 +56,7 @@ def test_no_more_workers_than_processors_and_only_those_wake_that_are_asked_for(
     grown, moved, idle = (float(word) for word in found.stdout.split())
     assert grown <= module.processors() - 1
     assert moved <= 1, "two threads are the caller and one worker"
-    assert idle < 0.05, "seconds of processor time in half a second in which nobody asked"
+    assert idle < 0.2, "seconds of processor time in two seconds in which nobody asked"
 
 
 def groups(root: Path, line: str, **files: str) -> int:

@@ -20,7 +20,7 @@ method, verb, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
 rng = np.random.default_rng(0)
 layer = hl.Layer(rng.standard_normal((40_000, 96)).astype(np.float32))
 engine = hl.compile(layer, method, threads=threads)
-rows = rng.standard_normal((30_000, 96))
+rows = rng.standard_normal((200_000, 96))
 ask = {
     "topk": lambda some: engine.topk(some, 3, eps=1e-6), "lse": lambda some: engine.lse(some, eps=1e-6),
     "log_prob": lambda some: engine.log_prob(some, np.zeros((len(some), 1), int), eps=1e-6),
@@ -75,9 +75,9 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-SOON = 0.2
-"""Seconds of processor time of each thread from the signal to the exception, and by the clock where a processor is free: calls
-ask every tenth of a second, at a turn of the work that threads share. A whole call here takes many times that."""
+SOON = 2.0
+"""Seconds of processor time of each thread from the signal to the exception, a small part of a whole call's 70 and more. Calls
+ask every tenth of a second, at a turn of the work that threads share; other programs may make a turn long."""
 CODES = [("codes", verb) for verb in ("topk", "lse", "sample")]
 CALLS = [("full", "topk"), ("full", "log_prob"), *CODES, ("adaptive", "topk")]
 
