@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 from scipy.special import softmax
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import BaggingClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -111,6 +112,12 @@ def test_a_class_that_decides_in_its_own_way_is_refused() -> None:
     x, y = counts(5, 1.0)
     with pytest.raises(InputError, match="Contrary is none of the classifiers"):
         TopKClassifier.of(Contrary().fit(x, y))
+
+
+@pytest.mark.parametrize("inside", [BaggingClassifier(), CalibratedClassifierCV(), make_pipeline(GaussianNB())])
+def test_it_is_refused_before_it_is_fitted(inside: Any) -> None:
+    with pytest.raises(InputError, match="is none of the classifiers"):
+        TopKClassifier(inside).fit(None, None)
 
 
 @pytest.mark.parametrize("classes", [2, 6])

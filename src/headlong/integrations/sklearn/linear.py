@@ -31,7 +31,7 @@ import headlong
 from headlong.engines.arguments import checked_eps
 from headlong.errors import InputError
 from headlong.integrations.sklearn.ranking import PIECE, Doubles, Ranking, host_array
-from headlong.integrations.sklearn.sources import linear, prepared
+from headlong.integrations.sklearn.sources import check_kind, linear, prepared
 from headlong.links import Table
 
 SPARE = 4
@@ -72,6 +72,7 @@ class TopKClassifier(Ranking):
         if unknown := parameters.keys() - {"sample_weight"}:
             raise InputError(f"fit takes sample_weight=, and no {', '.join(sorted(unknown))}; set it on the estimator")
         inside = LogisticRegression() if self.estimator is None else clone(self.estimator)
+        check_kind(inside[-1] if isinstance(inside, Pipeline) else inside)
         if not isinstance(inside, Pipeline):  # whose first step may read texts
             X, y = validate_data(self, host_array(X), y, accept_sparse="csr")  # noqa: N806
             check_classification_targets(y)
@@ -96,8 +97,9 @@ class TopKClassifier(Ranking):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         if self.estimator is not None:
-            inside = get_tags(self.estimator).input_tags
-            tags.input_tags.sparse, tags.input_tags.positive_only = inside.sparse, inside.positive_only
+            inside = get_tags(self.estimator)
+            tags.input_tags.sparse, tags.input_tags.positive_only = inside.input_tags.sparse, inside.input_tags.positive_only
+            tags.classifier_tags.poor_score = bool(inside.classifier_tags and inside.classifier_tags.poor_score)
         return tags
 
     @property

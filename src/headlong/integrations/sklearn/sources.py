@@ -50,26 +50,31 @@ class LinearModel(NamedTuple):
 
 def linear(fitted: Any) -> LinearModel:
     """The matrix in a fitted classifier; InputError where there is none."""
+    check_kind(fitted)
     for kind, reader in _READERS.items():
         if isinstance(fitted, kind):
             if not hasattr(fitted, "classes_"):
                 raise InputError(f"{type(fitted).__name__} is not fitted; call its fit first")
             return _checked(reader(fitted), fitted)
-    if not _decides_by_products(fitted):
-        raise InputError(
-            f"{type(fitted).__name__} is none of the classifiers that take the largest of one product for each class; expected "
-            "one of scikit-learn's linear models or discriminants, LinearSVC, OneVsRestClassifier over one of them, "
-            "MultinomialNB, ComplementNB, BernoulliNB or NearestCentroid"
-        )
     if not hasattr(fitted, "coef_") or not hasattr(fitted, "classes_"):
         raise InputError(f"{type(fitted).__name__} is not fitted; call its fit first")
     return _checked(_of_coefficients(fitted), fitted)
 
 
+def check_kind(estimator: Any) -> None:
+    """InputError for what is none of these classifiers, fitted or not."""
+    if not isinstance(estimator, tuple(_READERS)) and not _decides_by_products(estimator):
+        raise InputError(
+            f"{type(estimator).__name__} is none of the classifiers that take the largest of one product for each class; "
+            "expected one of scikit-learn's linear models or discriminants, LinearSVC, OneVsRestClassifier over one of them, "
+            "MultinomialNB, ComplementNB, BernoulliNB or NearestCentroid"
+        )
+
+
 def _decides_by_products(fitted: Any) -> bool:
     """``X @ coef_.T + intercept_``, the largest first, by its type: other classifiers have attributes of the same names."""
     if isinstance(fitted, (SVC, NuSVC)):
-        return bool(fitted.kernel == "linear" and len(getattr(fitted, "classes_", ())) == 2)
+        return bool(fitted.kernel == "linear" and len(getattr(fitted, "classes_", "ab")) == 2)
     own = (getattr(type(fitted), name, None) for name in ("decision_function", "predict"))
     return isinstance(fitted, LinearClassifierMixin) and all(str(method.__module__).startswith("sklearn.") for method in own)
 
@@ -86,8 +91,8 @@ def _checked(found: LinearModel, fitted: Any) -> LinearModel:
         )
     if not (np.isfinite(found.weight).all() and np.isfinite(found.offset).all()):
         raise InputError(
-            f"{type(fitted).__name__} has learned infinite or undefined numbers (a class or a word that never occurs?); "
-            "fit it with smoothing"
+            f"{type(fitted).__name__} has learned infinite or undefined numbers (a class or a word that never occurs, or has "
+            "a sample_weight of 0?); fit it with smoothing"
         )
     return found
 
@@ -133,7 +138,7 @@ def _of_one_vs_rest(fitted: OneVsRestClassifier) -> LinearModel:
         sigmoids &= own.own
     dim = next((len(row) for row in rows if row is not None), 0)
     if not dim:
-        raise InputError("OneVsRestClassifier has learned constants only; expected two or more classes in its rows")
+        raise InputError("OneVsRestClassifier has learned constants only (of one class?); expected two or more in its rows")
     weight = np.stack([np.zeros(dim) if row is None else row for row in rows])
     return LinearModel(weight, np.array(offsets), np.asarray(fitted.classes_), sigmoids and len(weight) > 1, own=sigmoids)
 
