@@ -14,7 +14,7 @@ from typing import Any
 
 from studies import papers
 from studies.papers.account import STUDIES, account
-from studies.papers.cells import counts, lines_of, summary
+from studies.papers.cells import built, counts, lines_of, summary
 from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, beside
 from studies.papers.monotonic_softmax.language_models import STUDIES as MODELS
 from studies.papers.monotonic_softmax.talk import printed as printed_share
@@ -56,9 +56,9 @@ def provenance() -> str:
     """How many rows do not name the build that they were run on, by file."""
     bare, every = Counter[str](), 0
     for file in sorted(RESULTS.glob("*.jsonl")):
-        made = [line["environment"] for line in lines_of(file)]
+        made = lines_of(file)
         every += len(made)
-        bare[file.name] = sum(not (one.get("headlong") and one.get("commit")) for one in made)
+        bare[file.name] = sum(not built(line) for line in made)
     each = ", ".join(f"{count} of `{name}`" for name, count in bare.most_common() if count)
     return f"{bare.total()} of the {every} rows do not name both version and commit: {each}."
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,16 @@ def counts(found: Sequence[Cell]) -> dict[str, int]:
 def summary(found: Sequence[Cell]) -> str:
     """``14 cells: 5 matched, 9 not run``, statuses that no cell has left out."""
     return f"{len(found)} cells: " + ", ".join(f"{number} {status}" for status, number in counts(found).items() if number)
+
+
+def built(line: Mapping[str, Any]) -> bool:
+    """Whether a row names the version and the commit that it was run on."""
+    return all(line.get("environment", {}).get(name) for name in ("headlong", "commit"))
+
+
+def unbuilt(lines: Iterable[Mapping[str, Any]]) -> str:
+    """What a cell's note ends with where a row behind it does not."""
+    return "" if all(map(built, lines)) else "; build not recorded"
 
 
 def lines_of(path: Path) -> list[Mapping[str, Any]]:

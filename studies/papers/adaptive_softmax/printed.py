@@ -123,8 +123,7 @@ def _line(lines: Lines, setting: Mapping[str, str]) -> Mapping[str, Any] | None:
 
 
 def _found(lines: Lines, setting: Mapping[str, str]) -> Mapping[str, float] | None:
-    line = _line(lines, setting)
-    return None if line is None else line["got"]
+    return (_line(lines, setting) or {}).get("got")
 
 
 def _named(line: Mapping[str, Any]) -> str:
@@ -173,40 +172,30 @@ def _drawn(entries: Lines, variance: Lines) -> Iterator[Cell]:
     """The figures that are described and print no number."""
     signs = {kind: _found(entries, {"drawn": kind}) for kind in ("evenly", "by importance")}
     terms = _found(entries, {"drawn": "by importance, cross terms"})
-    what, crossed = (
-        "figure of entries (a): signs symmetrical, A and x uncorrelated (review)",
-        "figure of entries (b): cross terms near 0 (review)",
-    )
+    what = "figure of entries (a): signs symmetrical, A and x uncorrelated (review)"
+    crossed = "figure of entries (b): cross terms near 0 (review)"
     if terms is None:
         takes = "takes SmolLM2's wheel: `python -m studies reproduce baharav2024:entries`"
         yield from (Cell(one, "drawn", "–", "not run", takes) for one in (what, crossed))
     else:
-        said = [
-            f"{kind}: A x above 0 {got['product_positive']:.1%}, correlation {got['correlation']:.3f}"
-            for kind, got in signs.items()
-            if got
-        ]
+        shown = "{}: A x above 0 {product_positive:.1%}, correlation {correlation:.3f}"
+        said = [shown.format(kind, **got) for kind, got in signs.items() if got]
         ours = f"{_named(entries[0])} in place of Mistral-7B"
-        note = f"{ours}; {_skewed(signs)}"
-        yield Cell(what, "drawn", "; ".join(said), "stand-in", note)
-        said = [f"{terms['within_thousandth']:.1%} within 1/1000 of the single terms' sum"]
-        yield Cell(crossed, "drawn", said[0], "stand-in", ours)
+        yield Cell(what, "drawn", "; ".join(said), "stand-in", f"{ours}; {_skewed(signs)}")
+        yield Cell(crossed, "drawn", f"{terms['within_thousandth']:.1%} within 1/1000 of single terms' sum", "stand-in", ours)
     lower = "figure of variances: the new method lowers the MSE, most with many samples (review)"
     stated = "figure of variances: what the new estimate states follows the error, others' does not (notes)"
     if not variance:
         takes = "takes SmolLM2's wheel: `python -m studies reproduce baharav2024:variance`"
         yield from (Cell(one, "drawn", "–", "not run", takes) for one in (lower, stated))
         return
+    without, replaced = "MSE [imp] [wor]", "MSE [imp] [wr]"
     first, last, ours = variance[0], variance[-2], f"{_named(variance[0])} in place of Mistral-7B"
-    ratios = [
-        f"m = {line['setting']['m']}: {line['got']['MSE [imp] [wor]'] / line['got']['MSE [imp] [wr]']:.2g}"
-        for line in (first, last)
+    less = [f"m = {line['setting']['m']}: {line['got'][without] / line['got'][replaced]:.2g}" for line in (first, last)]
+    yield Cell(lower, "drawn", "; ".join(less), "stand-in", f"of the error with replacement; {ours}")
+    said = [
+        f"{name} {last['got'][name] / last['got'][without]:.2g}" for name in ("New variance estimate", "Variance [imp] [fpc]")
     ]
-    yield Cell(lower, "drawn", "; ".join(ratios), "stand-in", f"of the error with replacement; {ours}")
-    over = {
-        name: last["got"][name] / last["got"]["MSE [imp] [wor]"] for name in ("New variance estimate", "Variance [imp] [fpc]")
-    }
-    said = [f"{name} {value:.2g}" for name, value in over.items()]
     note = f"stated over the error at m = {last['setting']['m']}; {ours}"
     yield Cell(stated, "drawn", "; ".join(said), "stand-in", note)
 

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from studies.papers import judged
-from studies.papers.cells import Cell
+from studies.papers.cells import Cell, unbuilt
 from studies.papers.verdicts import verdict_on
 
 Line = Mapping[str, Any]
@@ -149,6 +149,7 @@ def _number(
     full = [unit * line["got"][metric] for line in _rows(learned, of, "full") if metric in line["got"]]
     if full and metric != "flops" and "full" not in name:
         note += f"; the full softmax has {full[0]:.4g} at this backbone, {REAL[task]['full'][0]:g} is printed"
+    note += unbuilt(rows)
     if task in STANDS or not same:
         about = "; ".join([*([STANDS[task]] if task in STANDS else []), *([] if same else ["64 experts seeded, not learned"])])
         return Cell(name, f"{printed:g}", ours, "stand-in", f"{about}; {note}")

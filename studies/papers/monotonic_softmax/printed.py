@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from studies.papers.cells import Cell, lines_of
+from studies.papers.cells import Cell, lines_of, unbuilt
 from studies.papers.monotonic_softmax.beside_printed import beside
 from studies.papers.monotonic_softmax.printed_in_text import said
 from studies.papers.monotonic_softmax.talk import COLUMNS, ILLEGIBLE, TABLE, UNCLEAR, WHERE, printed
@@ -93,7 +93,7 @@ def _trained(corpus: str, head: str, column: str, value: float, lines: Lines) ->
             continue
         ratio = printed(corpus, head, column) or math.nan
         seeds = f"{found.seeds} seeds" if found.seeds > 1 else "one seed"
-        ours, note = found.shown(), f"{RUNS[kind]}, {seeds}"
+        ours, note = found.shown(), f"{RUNS[kind]}, {seeds}" + unbuilt(row for row in rows if row["setting"]["head"] == head)
         if column == COLUMNS[3]:
             ours, note = f"{found.shown(0)} s of a processor", f"{note}; this machine ran other programs"
         if math.isnan(found.share):

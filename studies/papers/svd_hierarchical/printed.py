@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from studies.papers.cells import Cell, lines_of
+from studies.papers.cells import Cell, lines_of, unbuilt
 from studies.papers.svd_hierarchical.softmax import PUBLISHED, setting
 
 SHIM = {"top10": "10.00", "top100": "99.97 to 100", "top1000": "987 to 998", "kl": "3e-3 to 1e-2", "z_ratio": "at least 0.99"}
@@ -37,15 +37,16 @@ TRAINED = "heads on a million vectors of an LSTM of D = 200 that was stopped ear
 def cells(results: Path) -> Iterator[Cell]:
     """Every printed figure, from the runs that ``results`` holds."""
     wanted, rows = dict(setting("plain", 8, 10)), lines_of(results / "vlasova-softmax.svd-lstm.jsonl")
-    got = next((one["got"] for one in rows if one["setting"] == wanted), None)
+    row = next((one for one in rows if one["setting"] == wanted), None)
     for metric, printed in SHIM.items():
         what = f"Shim et al., LSTM on WikiText-2, W = D/8, N = V/10: {metric}"
-        if got is None:
+        if row is None:
             yield Cell(what, printed, "–", "not run", "takes a trained LSTM: `reproduce vlasova-softmax:svd-lstm`")
             continue
+        got = row["got"]
         held = "within or better than" if PUBLISHED[metric].verdict(got[metric]) == "matched" else "outside"
         note = f"{held} what is printed for D = 256 to 1,024; ours: LSTM on WikiText-2, D = 200, perplexity "
-        yield Cell(what, printed, f"{got[metric]:.4g}", "stand-in", f"{note}{math.exp(got['full_loss']):.0f}")
+        yield Cell(what, printed, f"{got[metric]:.4g}", "stand-in", f"{note}{math.exp(got['full_loss']):.0f}{unbuilt([row])}")
     for what, (file, note) in DRAWN.items():
         there = (results / file).is_file()
         note = TRAINED if there and "wikitext2" in file else note
