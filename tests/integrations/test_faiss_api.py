@@ -363,7 +363,8 @@ def test_the_factory_and_the_normaliser() -> None:
         faiss_api.normalize_L2(ROWS.astype(np.float64))
 
 
-def test_faults_are_what_callers_of_faiss_catch() -> None:
+def test_faults_are_what_callers_of_faiss_catch(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss", reason="faiss-cpu is not installed: pip install 'headlong[bench]'")
     theirs, ours = both(0)
     for kind, ask in (
         (AssertionError, lambda index: index.search(QUERIES[:, :5], 3)),
@@ -376,6 +377,13 @@ def test_faults_are_what_callers_of_faiss_catch() -> None:
                 ask(index)
         with pytest.raises(InputError):
             ask(ours)
+    for name in ("missing.index", "a.index"):
+        (tmp_path / "a.index").write_bytes(b"IxF")
+        for module in (faiss, faiss_api):
+            with pytest.raises(RuntimeError):
+                module.read_index(str(tmp_path / name))
+    with pytest.raises(OSError, match="cannot be read"):
+        faiss_api.read_index(tmp_path / "missing.index")
 
 
 def test_tensors_come_in_as_arrays_do() -> None:
@@ -480,6 +488,10 @@ def test_every_public_name_of_faiss_is_there_or_refused_by_name() -> None:
             getattr(ours, name)
     with pytest.raises(AttributeError, match="no attribute 'serch'"):
         _ = ours.serch
+    for name in ("IndexHNSWFlat", "IndexIVFFlat", "Kmeans", "METRIC_L1"):
+        assert not hasattr(faiss_api, name)
+        with pytest.raises(AbsentError, match=f"FAISS's {name} is not here; "):
+            getattr(faiss_api, name)
     assert copy.copy(ours).ntotal == 0
 
 

@@ -39,8 +39,9 @@ def not_for(estimator: Any) -> dict[str, str]:
     found = {}
     if isinstance(inside, (MultinomialNB, ComplementNB)):
         found["check_decision_proba_consistency"] = "it passes negative numbers, which these do not take"
-    if isinstance(inside, ComplementNB):
-        found["check_classifiers_one_label_sample_weights"] = "predicts a class without weight, as here"
+    if isinstance(inside, (LinearSVC, SGDClassifier, Perceptron)):
+        for rows in ("dense", "sparse"):
+            found[f"check_sample_weight_equivalence_on_{rows}_data"] = "its solver does not end where repeated rows take it"
     return found
 
 

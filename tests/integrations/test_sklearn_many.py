@@ -114,6 +114,16 @@ def test_a_class_that_decides_in_its_own_way_is_refused() -> None:
         TopKClassifier.of(Contrary().fit(x, y))
 
 
+def test_calibration_hands_weights_through() -> None:
+    x, y = counts(3, 1.0)
+    weight = np.random.default_rng(0).random(len(y))
+    ours, theirs = (
+        CalibratedClassifierCV(one, cv=2).fit(x, y, sample_weight=weight).predict_proba(x)
+        for one in (TopKClassifier(LogisticRegression()), LogisticRegression())
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
 @pytest.mark.parametrize("inside", [BaggingClassifier(), CalibratedClassifierCV(), make_pipeline(GaussianNB())])
 def test_it_is_refused_before_it_is_fitted(inside: Any) -> None:
     with pytest.raises(InputError, match="is none of the classifiers"):
@@ -142,6 +152,8 @@ def test_probabilities_are_the_models_own_or_said_not_to_be(classes: int) -> Non
 
 def test_sample_weight_and_sparse_rows_are_offered_where_the_estimator_has_them() -> None:
     assert not has_fit_parameter(TopKClassifier(LinearDiscriminantAnalysis()), "sample_weight")
+    for weighed in (None, LogisticRegression(), make_pipeline(LogisticRegression())):
+        assert has_fit_parameter(TopKClassifier(weighed), "sample_weight")
     for inside, sparse in ((LinearDiscriminantAnalysis(), False), (LogisticRegression(), True), (None, True)):
         assert get_tags(TopKClassifier(inside)).input_tags.sparse is sparse
     x, y = counts(4, 1.0)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from headlong.errors import AbsentError, InputError, OptionError
+from headlong.errors import AbsentError, HeadlongError, OptionError
 from headlong.number_checks import real, whole
 
 Number = TypeVar("Number", int, float)
@@ -49,10 +49,10 @@ class Absent:
         raise AbsentError(f"FAISS's {name} is not here; {advice}")
 
 
-_ALSO: dict[str, type[InputError]] = {}
+_ALSO: dict[str, type[HeadlongError]] = {}
 
 
-def as_faiss(kind: type[InputError], said: str) -> InputError:
+def as_faiss(kind: type[HeadlongError], said: str) -> HeadlongError:
     """The error ``kind(said)``, which callers of FAISS catch, too."""
     if kind.__name__ not in _ALSO:
         _ALSO[kind.__name__] = type(kind.__name__, (kind, AssertionError, RuntimeError), {"__module__": kind.__module__})

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.errors import AbsentError, DtypeError, MalformedFileError, named
+from headlong.errors import AbsentError, DtypeError, MalformedFileError, StoreError, named
 from headlong.integrations.faiss_absent import as_faiss
 from headlong.integrations.faiss_ids import IndexIDMap as IndexIDMap
 from headlong.integrations.faiss_ids import IndexIDMap2 as IndexIDMap2
@@ -48,10 +48,13 @@ def write_index(index: IndexFlat | IndexIDMap, path: str | os.PathLike[str]) -> 
 
 def read_index(path: str | os.PathLike[str], **options: Any) -> IndexFlat | IndexIDMap:
     """What :func:`write_index` wrote; ``options`` go to :func:`headlong.compile`."""
-    file = open_file(path)
+    try:
+        file = open_file(path)
+    except StoreError as error:
+        raise as_faiss(type(error), str(error)) from error
     kinds = {kind.__name__: kind for kind in (IndexFlat, IndexFlatIP, IndexFlatL2)}
     if file.metadata.get("format") != FORMAT or file.metadata.get("kind") not in kinds:
-        raise MalformedFileError(f"{os.fspath(path)} holds no index; expected a file of write_index")
+        raise as_faiss(MalformedFileError, f"{os.fspath(path)} holds no index; expected a file of write_index")
     arrays = {name: file.read(name) for name in file.tensors}
     ids = arrays.pop("id_map", None)
     rows = kinds[file.metadata["kind"]].of(arrays, file.metadata["metric"], **options)
@@ -97,3 +100,9 @@ def normalize_L2(x: Any) -> None:  # noqa: N802  # FAISS's name
         )
     length = np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     x /= np.where(length > 0, length, 1.0).astype(np.float32)
+
+
+def __getattr__(name: str) -> Any:
+    if name[:1].isupper():  # FAISS's classes and constants
+        raise AbsentError(f"FAISS's {name} is not here; flat indexes are, with ids of your own: index_factory(d, 'IDMap,Flat')")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,22 @@ SPARE = 4
 """Classes fetched beyond k, so that rounding the coefficients to float32 cannot hide one of the k."""
 FEW = 8
 """Sparse rows with less than one number in this many: the float64 columns they name are fewer bytes than all int8 codes."""
+
+
+class WeightedFit:
+    """``fit`` with ``sample_weight`` in its signature, where classifiers around this one look, if ``estimator`` takes one."""
+
+    def __init__(self, fit: Any) -> None:
+        self.fit, self.__doc__ = fit, fit.__doc__
+
+    def __get__(self, one: Any, kind: Any = None) -> Any:
+        if one is None or not _takes_weights(_inside(one)):
+            return self.fit if one is None else MethodType(self.fit, one)
+
+        def fit(X: Any, y: Any, sample_weight: Any = None, **others: Any) -> Any:  # noqa: N803
+            return self.fit(one, X, y, sample_weight=sample_weight, **others)
+
+        return fit
 
 
 class TopKClassifier(Ranking):
@@ -67,11 +84,12 @@ class TopKClassifier(Ranking):
         made._adopt(fitted)
         return made
 
+    @WeightedFit
     def fit(self, X: Any, y: Any, **parameters: Any) -> TopKClassifier:  # noqa: N803
         """Fit a copy of ``estimator``, and compile what it learned; ``sample_weight=`` where its own ``fit`` takes one."""
         if unknown := parameters.keys() - {"sample_weight"}:
             raise InputError(f"fit takes sample_weight=, and no {', '.join(sorted(unknown))}; set it on the estimator")
-        inside = LogisticRegression() if self.estimator is None else clone(self.estimator)
+        inside = clone(_inside(self))
         check_kind(inside[-1] if isinstance(inside, Pipeline) else inside)
         if not isinstance(inside, Pipeline):  # whose first step may read texts
             X, y = validate_data(self, host_array(X), y, accept_sparse="csr")  # noqa: N806
@@ -231,6 +249,14 @@ def _other_probabilities(fitted: Any) -> str:
     if not hasattr(fitted, "predict_proba"):
         return f"{name} has no probabilities of its own"
     return f"{name} computes its probabilities in another way"
+
+
+def _inside(one: TopKClassifier) -> Any:
+    return LogisticRegression() if one.estimator is None else one.estimator
+
+
+def _takes_weights(inside: Any) -> bool:
+    return bool(has_fit_parameter(inside[-1] if isinstance(inside, Pipeline) else inside, "sample_weight"))
 
 
 def _weights(inside: Any, sample_weight: Any, X: Any) -> dict[str, Any]:  # noqa: N803
