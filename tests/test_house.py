@@ -76,7 +76,7 @@ LAW: dict[str, set[str]] = {
     "__init__": {*LEFTWARD, "compile", "loading", "tune", "engines", "structured"},
     "__main__": {"cli"},
 }
-FILES = {"bench/real_layers.py": {"implicit", "scipy", "sklearn"}, "demo/language_model.py": {"torch", "transformers"},
+FILES = {"bench/real_layers.py": {"implicit", "scipy", "sklearn"}, "demo/language_model.py": {"torch"},
     "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"}, "packed_rows.py": {"gguf"},
 }  # fmt: skip
 """Files with a package of their own: a GPU's memory, GGUF files."""

@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import headlong
-from headlong.errors import MissingPackageError
 from headlong.report.tables import ReportTable, percent
 
 SENTENCE = "The main difference between a comet and an asteroid is that"
@@ -32,27 +29,6 @@ class Step(NamedTuple):
     token: int
     body: float
     head: float
-
-
-def loaded(file: Path) -> tuple[Any, Any]:
-    """The model of a GGUF file in float32, and its tokenizer."""
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar
-        from transformers.utils.quantization_config import GgufConfig
-    except ImportError as error:
-        needs = "the model's layers are run by packages: pip install 'headlong[transformers,gguf]'"
-        raise MissingPackageError(needs) from error
-    disable_progress_bar()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tokenizer = AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
-        plain = GgufConfig(dequantize=True)  # else products of packed weights, which are slower
-        model = AutoModelForCausalLM.from_pretrained(
-            str(file.parent), gguf_file=file.name, quantization_config=plain, dtype=torch.float32
-        )
-    return model.eval(), tokenizer
 
 
 def heads(model: Any, threads: int) -> dict[str, Callable[[Any], int]]:

@@ -1,4 +1,4 @@
-"""The output layer and the hidden vectors of a Hugging Face causal language model, read from a folder on this machine::
+"""The output layer and the hidden vectors of a causal language model: a Hugging Face folder or a GGUF file on this machine::
 
     hidden = model(ids, logits_to_keep=[], output_hidden_states=True).hidden_states[-1]
 
@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.errors import DataError, MissingPackageError, OptionError, StoreError
+from headlong.layers.gguf_file import is_gguf
 from headlong.layers.matrix import FORMAT, VERSION, Layer
 from headlong.number_checks import file_name
 from headlong.store import write_file
 
 NEEDS = "Hugging Face models need torch and transformers: pip install 'headlong[transformers]'"
+NEEDS_OF_GGUF = "transformers reads GGUF models with gguf and accelerate: pip install 'headlong[transformers,gguf]' accelerate"
 try:
     import torch
 except ModuleNotFoundError as error:
@@ -59,7 +63,7 @@ def harvest(
     folder = Path(file_name(out, "out"))
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file; give another folder with --out")
-    model, tokenizer = _opened(source)
+    model, tokenizer = opened(source)
     layer = Layer.load(source)
     window = min(window, getattr(model.config, "max_position_embeddings", window))
     tensors: dict[str, Vectors] = {}
@@ -94,17 +98,38 @@ def read_texts(path: str | os.PathLike[str], splits: tuple[str, ...]) -> dict[st
         raise DataError(f"{where} cannot be read: {error}; expected a UTF-8 text, or a folder with SPLIT.txt") from error
 
 
-def _opened(source: str | os.PathLike[str]) -> tuple[Any, Any]:
+def opened(source: str | os.PathLike[str]) -> tuple[Any, Any]:
+    """The model and its tokenizer; a GGUF file's weights are written out as float32."""
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
     except ImportError as error:
         raise MissingPackageError(NEEDS) from error
+    where, options = Path(source), dict[str, Any](local_files_only=True)
+    weights: dict[str, Any] = {}
+    if is_gguf(where):
+        if find_spec("gguf") is None or find_spec("accelerate") is None:
+            raise MissingPackageError(NEEDS_OF_GGUF)
+        where, options = where.parent, options | {"gguf_file": where.name}
+        weights = {"dtype": torch.float32} | _written_out()
+    disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(source, local_files_only=True)
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = AutoModelForCausalLM.from_pretrained(where, **options, **weights)
+            tokenizer = AutoTokenizer.from_pretrained(where, **options)
     except (OSError, ValueError) as error:
         raise OptionError(f"{os.fspath(source)} is not a complete causal language model: {error}") from error
     return model.eval(), tokenizer
+
+
+def _written_out() -> dict[str, Any]:
+    """The option without which newer versions multiply by packed weights, slowly; older ones always write them out."""
+    try:
+        from transformers.utils.quantization_config import GgufConfig
+    except ImportError:
+        return {}
+    return {"quantization_config": GgufConfig(dequantize=True)}
 
 
 @torch.no_grad()

@@ -62,10 +62,11 @@ def language_model(threads: int, tokens: int, as_json: bool) -> None:
     from headlong.bench.real_layers import smollm2_file
     from headlong.cli.terminal import say_json, show
     from headlong.demo import language_model as real
+    from headlong.integrations.harvest import opened
 
     file = smollm2_file()
     typer.echo(f"headlong: {file.name} is loaded and its output layer compiled", err=True)
-    found, tokenizer = real.loaded(file)
+    found, tokenizer = opened(file)
     steps, ids = [], tokenizer(real.SENTENCE, return_tensors="pt").input_ids
     if not as_json:
         typer.echo(f"{real.SENTENCE} …")

@@ -11,7 +11,7 @@ from headlong.cli.shared_options import Threads, settled
 
 
 def harvest(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A Hugging Face folder of a causal language model.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A causal language model: Hugging Face folder or GGUF file.")],
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text file, or a folder with train.txt, valid.txt, ...")],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="The folder for layer.safetensors and hidden.safetensors.")
