@@ -26,8 +26,8 @@ from headlong.structured import ExpertsLayer, load_layer
 from studies.papers.doubly_sparse import tasks as study
 from studies.papers.doubly_sparse.tables import RUNS
 
-SHOWN = 24
-"""Words that are listed."""
+TASK = "ptb, six epochs"
+"""The task whose 64 experts are read."""
 
 Counts = NDArray[np.int64]
 
@@ -37,7 +37,7 @@ def contents(layer: ExpertsLayer, counts: Counts, words: list[str]) -> dict[str,
     number = np.bincount(layer.ids, minlength=layer.vocab)
     came = counts > 0
     ids = layer.ids[layer.part(int(layer.sizes.argmin()))]
-    frequent = ids[np.argsort(-counts[ids], kind="stable")][:SHOWN]
+    frequent = ids[np.argsort(-counts[ids], kind="stable")]
     return {
         "classes": layer.vocab,
         "experts": layer.experts,
@@ -59,8 +59,8 @@ def _ranks(values: Counts) -> NDArray[np.float64]:
 
 
 def main(file: str) -> None:
-    folder = Path(os.environ["HEADLONG_DATA"]) / study.TASKS["ptb"].folder
-    layer = load_layer(next(RUNS.glob("ptb/seeded-64-0-*/layer.safetensors")))
+    folder = Path(os.environ["HEADLONG_DATA"]) / study.TASKS[TASK].folder
+    layer = load_layer(next(RUNS.glob(f"{TASK}/seeded-64-0-*/layer.safetensors")))
     assert isinstance(layer, ExpertsLayer)
     words = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     target = np.asarray(open_file(folder / "hidden.safetensors").read("train_target"), np.int64)

@@ -249,6 +249,6 @@ def _contents(run: Line | None) -> Iterator[Cell]:
         str(least["size"]),
         *(f"{count} of them" for count in ours.values()),
     ]
-    listed = f"of seeded experts: {', '.join(least['words'])}".replace("<", "&lt;")
+    listed = f"of seeded experts; the 24 most frequent: {', '.join(least['words'][:24])}".replace("<", "&lt;")
     for number, ((what, printed), mine) in enumerate(zip(drawn.items(), shown, strict=True)):
         yield Cell(what, printed, mine, "stand-in", listed if number == 1 else "of seeded experts")
