@@ -68,6 +68,15 @@ LEFT_OUT = (
 """What is left as it is in one try after another: families have rules of their own about sizes."""
 
 
+OF_FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global"], 2]], "attention_layers": ["global"] * 2, "num_layers": 2},
+    "mamba2": {"num_heads": 8}, "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
+    "laguna": {"num_attention_heads_per_layer": [4, 4], "num_hidden_layers": 2},
+    "xmod": {"default_language": "en_XX"}, "esm": {"vocab_size": VOCAB},
+}  # fmt: skip
+"""What else a family has to be told."""
+
+
 class Outcome(NamedTuple):
     """``read``: the folder's layer is the model's; ``refused``; ``wrong``; ``not built``."""
 
@@ -110,8 +119,8 @@ def configured(family: str, cls: Any, small: dict[str, int], depth: int, tweak: 
         part = config.get_text_config()
         config = part if isinstance(part, wanted) else wanted()
     shrink(config, small, depth)
-    if family == "xmod":
-        config.default_language = "en_XX"
+    for name, value in OF_FAMILIES.get(family, {}).items():
+        setattr(config, name, value)
     if family == "reformer":
         config.is_decoder = "LMHead" in cls.__name__
     for name, value in tweak.items():
@@ -141,6 +150,14 @@ def build(family: str, name: str, tweak: dict[str, Any]) -> tuple[Any, torch.Ten
     raise first
 
 
+class Stood(MoeModelOutputWithPast):
+    """What a body gives that was not run: nothing but the hidden vectors."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 def run(model: Any) -> tuple[Any, torch.Tensor, torch.Tensor]:
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
@@ -162,7 +179,7 @@ def run(model: Any) -> tuple[Any, torch.Tensor, torch.Tensor]:
             if body is model:
                 raise
             hidden = torch.randn(1, 5, head.weight.shape[1])
-            body.forward = lambda *_, **__: MoeModelOutputWithPast(last_hidden_state=hidden)
+            body.forward = lambda *_, **__: Stood(last_hidden_state=hidden)
             logits = model(**given).logits
     return model, entered[-1], logits
 

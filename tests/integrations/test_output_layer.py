@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,31 @@ def test_adaptive_softmax_refuses_what_torchs_refuses(kind: Any) -> None:
     ):
         with pytest.raises(RuntimeError, match=said):
             layer(x, target)
+
+
+@pytest.mark.parametrize("kind", [AdaptiveLogSoftmaxWithLoss, nn.AdaptiveLogSoftmaxWithLoss])
+def test_adaptive_softmax_computes_what_torchs_tests_ask(kind: Any) -> None:
+    torch.manual_seed(2)
+    layer, x = kind(8, 10, [4, 8], div_value=2.0, head_bias=True, dtype=torch.float64), torch.randn(6, 8, dtype=torch.float64)
+    every = layer.log_prob(x)
+    torch.testing.assert_close(every.exp().sum(1), torch.ones(6, dtype=torch.float64))
+    for label in range(10):
+        output, loss = layer(x, torch.full((6,), label))
+        torch.testing.assert_close(output, every[:, label])
+        torch.testing.assert_close(loss, -every[:, label].mean())
+        torch.testing.assert_close(layer(x[2], torch.tensor(label)).output, every[2, label])
+    target = torch.tensor([0, 9, 5, 3, 8, 4])
+    of = (x.clone().requires_grad_(), *layer.parameters())
+    assert torch.autograd.gradcheck(lambda given, *_: layer(given, target).loss, of)
+    for pushed in (0.0, 9.0, -9.0):  # the likeliest is in a band for some rows, for all, for none
+        with torch.no_grad():
+            layer.head.bias[4:] = pushed
+        assert torch.equal(layer.predict(x), layer.log_prob(x).argmax(1))
+    again = pickle.loads(pickle.dumps(layer))  # noqa: S301
+    assert torch.equal(again.log_prob(x), layer.log_prob(x))
+    if kind is AdaptiveLogSoftmaxWithLoss:
+        single, given = again.float(), x.float()
+        assert torch.equal(single.topk(given, 10).ids, torch.sort(single.log_prob(given), descending=True).indices)
 
 
 def test_adaptive_softmax_takes_other_integers_and_autocast() -> None:

@@ -28,7 +28,7 @@ OWN = [one for one in CLASSES if one[0] in {*CONVENTIONS, *NO_LINK, *AROUND}]
 CHOSEN = OWN + [one for one in CLASSES if one not in OWN][::EVERY]
 BUILT = {
     "beam", "cohere", "cohere2", "cohere2_moe", "falcon_h1", "gemma2", "gemma3_text", "gemma4_text", "granite", "granite_swa",
-    "granitemoe", "granitemoehybrid", "hyperclovax", "nanochat", "recurrent_gemma", "t5gemma2", "vaultgemma",
+    "granitemoe", "granitemoehybrid", "hyperclovax", "nanochat", "recurrent_gemma", "t5gemma2", "vaultgemma", "xlstm",
 }  # fmt: skip
 """Families of the table that transformers builds at these sizes; others need more packages, or larger sizes."""
 
