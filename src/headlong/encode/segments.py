@@ -26,8 +26,8 @@ MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349,
 """Of the error of the best uniform code of so many bits of a Gaussian of variance one (Max, 1960)."""
 MOST_SEGMENTS = 4
 BITS, REST = (4.5, 2.6), 5
-"""Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised: eight or
-that."""
+"""Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised: eight
+or that."""
 TURNED = 512
 """Coordinates of a rotation: larger ones take long to make."""
 LED = 0.7
@@ -86,7 +86,7 @@ def most_bits(layer: Layer) -> int:
 
 
 def plausible(layer: Layer, energy: Doubles, wanted: Promise) -> list[tuple[Segment, ...]]:
-    """The lists that are worth a trial, for ids alone or for normalisers. The first serves batches best, on every layer that was
+    """The lists that are worth a trial, for ids alone or for normalisers. The first serves batches best, on all layers that were
     measured; the second, of fewer bits, one query at a time where memory is slow."""
     if math.isinf(wanted.eps):
         return [by_water_filling(energy, bits) for bits in BITS]
