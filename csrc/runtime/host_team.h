@@ -132,7 +132,7 @@ class Ways {
 
   private:
     static constexpr int kOneIn = 7;
-    static constexpr int64_t kSlow = 1'000'000, kTrial = 2'000'000, kRest = 20'000'000, kLongest = 60'000'000'000;  // ns
+    static constexpr int64_t kSlow = 1'000'000, kTrial = 2'000'000, kRest = 30'000'000, kLongest = 60'000'000'000;  // ns
     static constexpr double kRemembered = 1e7;                                          // ns
     static constexpr double kLittle = 0.1;  // of a trial: no reason to wait longer for the next
     static constexpr double kFree = 0.8;  // work a second, below which the calling thread itself waits for processors: no time for trials

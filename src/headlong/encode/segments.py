@@ -86,7 +86,7 @@ def most_bits(layer: Layer) -> int:
 
 
 def plausible(layer: Layer, energy: Doubles, wanted: Promise) -> list[tuple[Segment, ...]]:
-    """The lists that are worth a trial, for ids alone or for normalisers. The first serves batches best, on all layers that were
+    """The lists that are worth a trial, for ids or for normalisers. The first serves batches best, on all layers that were
     measured; the second, of fewer bits, one query at a time where memory is slow."""
     if math.isinf(wanted.eps):
         return [by_water_filling(energy, bits) for bits in BITS]
