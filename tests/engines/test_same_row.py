@@ -42,3 +42,13 @@ def test_a_row_does_not_know_its_batch(of: Any, way: str, link: Any, verb: str) 
             part = ask(engine, rows[start : start + size])
             for name in (name for name in part._fields if name != "cost"):
                 np.testing.assert_array_equal(getattr(part, name), getattr(found[0], name)[start : start + size], err_msg=name)
+
+
+def test_rows_beyond_those_that_are_prepared_at_once_keep_their_own_excluded_classes() -> None:
+    rng = np.random.default_rng(5)
+    engine = hl.compile(hl.Layer(rng.standard_normal((300, 16)).astype(np.float32)), "codes", threads=2)
+    hidden, excluded = rng.standard_normal((2_100, 16)), rng.integers(0, 300, (2_100, 3))
+    whole, end = engine.topk(hidden, 5, exclude=excluded), engine.topk(hidden[2_000:], 5, exclude=excluded[2_000:])
+    for field in ("ids", "logits", "log_probs", "lse", "error"):
+        np.testing.assert_array_equal(getattr(whole, field)[2_000:], getattr(end, field))
+    assert not (whole.ids[:, :, None] == excluded[:, None, :]).any()
