@@ -51,6 +51,7 @@ def test_vectors_and_layer_give_the_models_own_logits(folder: Path, tmp_path: Pa
     np.testing.assert_allclose(hidden[:16] @ layer.weight.T, logits.numpy(), atol=1e-4)
     every = open_file(harvest(folder, {"valid": TEXT, "test": TEXT[:60]}, tmp_path / "all", 0) / "hidden.safetensors")
     assert every.read("valid_hidden").shape == (299, 16) and every.read("test_hidden").dtype == np.float16
+    assert transformers.utils.logging.is_progress_bar_enabled(), "bars of the rest of the program stay"
 
 
 def test_a_model_that_is_not_its_layers_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

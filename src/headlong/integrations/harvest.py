@@ -102,7 +102,7 @@ def opened(source: str | os.PathLike[str]) -> tuple[Any, Any]:
     """The model and its tokenizer; a GGUF file's weights are written out as float32."""
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils.logging import disable_progress_bar
+        from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
     except ImportError as error:
         raise MissingPackageError(NEEDS) from error
     where, options = Path(source), dict[str, Any](local_files_only=True)
@@ -112,6 +112,7 @@ def opened(source: str | os.PathLike[str]) -> tuple[Any, Any]:
             raise MissingPackageError(NEEDS_OF_GGUF)
         where, options = where.parent, options | {"gguf_file": where.name}
         weights = {"dtype": torch.float32} | _written_out()
+    shown = is_progress_bar_enabled()
     disable_progress_bar()
     try:
         with warnings.catch_warnings():
@@ -120,6 +121,9 @@ def opened(source: str | os.PathLike[str]) -> tuple[Any, Any]:
             tokenizer = AutoTokenizer.from_pretrained(where, **options)
     except (OSError, ValueError) as error:
         raise OptionError(f"{os.fspath(source)} is not a complete causal language model: {error}") from error
+    finally:
+        if shown:  # the rest of the program's
+            enable_progress_bar()
     return model.eval(), tokenizer
 
 
