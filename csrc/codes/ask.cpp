@@ -18,7 +18,7 @@ constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kNarrow = 0.5f;        // of radii that may fail: how far below its estimate a class is expected to be at worst
 constexpr int64_t kHeads = 128;        // classes of a query that are scored exactly for its normaliser, about
 constexpr int64_t kHeadsOfEntropy = 192;
-constexpr int64_t kQueriesAtOnce = 2048;  // what a query has while it is answered takes kilobytes, and an interrupt waits for a batch to be prepared
+constexpr int64_t kHeldBytes = int64_t{1} << 25;  // by the queries that are answered at once, about; an interrupt waits while they are prepared
 constexpr double kMostPoints = 2048;   // that fall during a scan: who needs more draws them later
 constexpr double kMostOfEntropy = 8192;
 constexpr double kOfSquares = 0.4;       // of the guess of the mean of X^2, for an entropy: it is too large
@@ -249,11 +249,13 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     const bool sums = std::isfinite(question.eps), ids = question.k > 0;
     std::vector<Answer> answers(n);
     if (n == 0) return answers;
-    if (n > kQueriesAtOnce) {
-        for (int64_t start = 0; start < n; start += kQueriesAtOnce) {
+    const int64_t tile = sums ? sizeof(CodeMasses::Sum) + (question.entropy ? sizeof(CodeMasses::Spread) : 0) : 0;
+    const int64_t at_once = std::max<int64_t>(kMostLanes, kHeldBytes / (codes.count * tile + 8 * codes.width) / kMostLanes * kMostLanes);
+    if (n > at_once) {
+        for (int64_t start = 0; start < n; start += at_once) {
             Question part = question;
             if (question.mask != nullptr && question.mask_per_row) part.mask += start * e.vocab;
-            std::vector<Answer> found = ask(codes, hidden + start * e.dim, std::min(kQueriesAtOnce, n - start), part);
+            std::vector<Answer> found = ask(codes, hidden + start * e.dim, std::min(at_once, n - start), part);
             std::move(found.begin(), found.end(), answers.begin() + start);
         }
         return answers;

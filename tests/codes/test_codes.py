@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
+import platform
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -247,3 +251,13 @@ def test_hidden_vectors_of_any_length_are_answered() -> None:
         exact = truth(layer, (hidden * size).astype(np.float64))
         ids = engine.topk(hidden * size, 5, eps=math.inf).ids
         np.testing.assert_array_equal(np.take_along_axis(exact, ids, 1), -np.sort(-exact, axis=1)[:, :5])
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="counts one processor's instructions")
+def test_the_built_scans_still_ask_for_codes_ahead() -> None:
+    """A compiler may drop calls of functions that only prefetch: the answers stay, and the time goes."""
+    objdump, module = shutil.which("objdump"), importlib.util.find_spec("headlong._native")
+    if objdump is None or module is None or module.origin is None:
+        pytest.skip("objdump, or the built module, is not here")
+    said = subprocess.run([objdump, "-d", "--no-show-raw-insn", module.origin], capture_output=True, text=True, check=True)
+    assert said.stdout.count("prefetcht1") > 100, "those of rows alone are a handful"

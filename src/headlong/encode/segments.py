@@ -86,8 +86,8 @@ def most_bits(layer: Layer) -> int:
 
 
 def plausible(layer: Layer, energy: Doubles, wanted: Promise) -> list[tuple[Segment, ...]]:
-    """The lists that are worth a trial, for ids or for normalisers. The first serves batches best, on all layers that were
-    measured; the second, of fewer bits, one query at a time where memory is slow."""
+    """The lists that are worth a trial, for ids alone or for normalisers: first the one that leaves few rows to score; one of
+    fewer bits may be faster where memory is slow, or, as with AVX2, products of bytes are."""
     if math.isinf(wanted.eps):
         return [by_water_filling(energy, bits) for bits in BITS]
     found = [led_by_eight(energy, bits) for bits in (most_bits(layer), REST)]

@@ -116,7 +116,8 @@ def opened(source: str | os.PathLike[str]) -> tuple[Any, Any]:
     disable_progress_bar()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+            if weights:  # how slowly GGUF files are read
+                warnings.simplefilter("ignore")
             model = AutoModelForCausalLM.from_pretrained(where, **options, **weights)
             tokenizer = AutoTokenizer.from_pretrained(where, **options)
     except (OSError, ValueError) as error:

@@ -48,8 +48,10 @@ class WeightedFit:
         self.fit, self.__doc__ = fit, fit.__doc__
 
     def __get__(self, one: Any, kind: Any = None) -> Any:
-        if one is None or not _takes_weights(_inside(one)):
-            return self.fit if one is None else MethodType(self.fit, one)
+        if one is None:
+            return self.fit
+        if not has_fit_parameter(_last(_inside(one)), "sample_weight"):
+            return MethodType(self.fit, one)
 
         def fit(X: Any, y: Any, sample_weight: Any = None, **others: Any) -> Any:  # noqa: N803
             return self.fit(one, X, y, sample_weight=sample_weight, **others)
@@ -90,7 +92,7 @@ class TopKClassifier(Ranking):
         if unknown := parameters.keys() - {"sample_weight"}:
             raise InputError(f"fit takes sample_weight=, and no {', '.join(sorted(unknown))}; set it on the estimator")
         inside = clone(_inside(self))
-        check_kind(inside[-1] if isinstance(inside, Pipeline) else inside)
+        check_kind(_last(inside))
         if not isinstance(inside, Pipeline):  # whose first step may read texts
             X, y = validate_data(self, host_array(X), y, accept_sparse="csr")  # noqa: N806
             check_classification_targets(y)
@@ -133,7 +135,7 @@ class TopKClassifier(Ranking):
     def _adopt(self, fitted: Any) -> None:
         pipeline = isinstance(fitted, Pipeline)
         self._before: Any = fitted[:-1] if pipeline and len(fitted) > 1 else None
-        last = fitted[-1] if pipeline else fitted
+        last = _last(fitted)
         found = linear(last)
         self.estimator_, self.classes_ = fitted, found.classes
         if hasattr(fitted, "feature_names_in_") and not pipeline:
@@ -255,17 +257,17 @@ def _inside(one: TopKClassifier) -> Any:
     return LogisticRegression() if one.estimator is None else one.estimator
 
 
-def _takes_weights(inside: Any) -> bool:
-    return bool(has_fit_parameter(inside[-1] if isinstance(inside, Pipeline) else inside, "sample_weight"))
+def _last(inside: Any) -> Any:
+    return inside[-1] if isinstance(inside, Pipeline) else inside
 
 
 def _weights(inside: Any, sample_weight: Any, X: Any) -> dict[str, Any]:  # noqa: N803
     """``sample_weight`` as the estimator's ``fit`` takes it; InputError where it takes none."""
     if sample_weight is None:
         return {}
-    name, last = "sample_weight", inside
-    while isinstance(last, Pipeline):
-        name, last = f"{last.steps[-1][0]}__{name}", last[-1]
+    last = _last(inside)
     if not has_fit_parameter(last, "sample_weight"):
         raise InputError(f"{type(last).__name__}.fit takes no sample_weight; expected an estimator that weighs its rows")
-    return {name: sample_weight if last is not inside else _check_sample_weight(sample_weight, X)}
+    if last is not inside:
+        return {f"{inside.steps[-1][0]}__sample_weight": sample_weight}
+    return {"sample_weight": _check_sample_weight(sample_weight, X)}
