@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench_record import RECORD
+from bench_record import ENGINE, RECORD
 from headlong.cli.inputs import results
+from headlong.cli.terminal import WIDTH, show
 from headlong.errors import MalformedFileError
 from headlong.report import plots
 from headlong.report.files import ResultFile, bench_page, meaning, remarks, report
@@ -21,6 +22,7 @@ from headlong.report.tables import (
     ReportTable,
     comparison,
     duration,
+    engines,
     field,
     machine,
     markdown,
@@ -61,6 +63,21 @@ def test_speed_and_what_answers_are_worth_stand_in_one_row() -> None:
     assert comparison(RECORD, 4).rows[2][2] == "0.50×", "a loss is a row like any other"
 
 
+def test_tables_of_a_run_fit_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    long = deepcopy(RECORD)
+    promise = "ids exact and log-probabilities within 0.01 nats, but for one in 1,000,000"
+    engine = f"Engine(codes: vocab=49152, dim=576, float32, 27.6 MiB of codes, {promise}, kernel avx512vnni)"
+    about = {**ENGINE, "promise": promise, "engine": engine}
+    long["rows"][2] |= {"contestant": "headlong, calibrated, ids only", "about": about}
+    for found in (engines(long), comparison(long, 1)):
+        show(found)
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= WIDTH == 110, found.title
+    assert all(any(" ".join(row) in " ".join(line.split()) for line in lines) for row in found.rows), "a row is a line"
+    (row,) = (row for row in engines(long).rows if row[1] == promise)
+    assert row[2] == "Engine(codes: vocab=49152, dim=576, float32, 27.6 MiB of codes, kernel avx512vnni)"
+
+
 def test_a_busy_machine_is_said() -> None:
     busy = {**RECORD["environment"], "others": 0.3}
     assert "took 30% of the processors: BUSY" in machine(busy) and "BUSY" not in machine(RECORD["environment"])
@@ -73,8 +90,10 @@ def test_a_run_says_what_it_found() -> None:
     slow = deepcopy(RECORD)
     slow["rows"][2]["cold"] |= {"us": 20e3, "x": 0.6}
     assert meaning(slow).startswith("Here a plain product is faster: headlong takes 20.0 ms")
-    slow["rows"][2]["proved"] = 0.5
-    assert meaning(slow).startswith("Nothing that took part proves")
+    slow["rows"][2]["proved"] = 0.0
+    assert meaning(slow).startswith("Here a plain product is faster: headlong"), "a promise of one in a million proves no row"
+    slow["rows"][2]["same"] = 0.5
+    assert meaning(slow).startswith("Nothing that promises its answers took part and was right; torch bf16 takes 12.0 ms")
     slow["layer"]["hidden"], slow["left_out"] = "made up", [{"contestant": "x", "why": "no vectors"}]
     assert [line.split()[0] for line in remarks(slow)] == ["Queries:", "x", "compile"]
 

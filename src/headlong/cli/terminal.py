@@ -27,7 +27,7 @@ REDRAW = 0.1
 """Seconds between redrawn bars: no thread redraws them, since it would disturb what is being timed."""
 SILENCE = 5.0
 """Seconds between two lines of progress where stderr is no terminal."""
-UNCUT = 220
+WIDTH = 110
 """Columns where the output is not a terminal."""
 NUMBER = 20
 """Cells up to this long are set to the right, as numbers are."""
@@ -99,12 +99,15 @@ def plain_lines(every: float = SILENCE, out: TextIO | None = None) -> Iterator[S
 
 
 def show(table: ReportTable) -> None:
-    """A text table; as wide as it has to be where the output is not a terminal."""
-    console = Console() if sys.stdout.isatty() else Console(width=UNCUT)
+    """A text table. Columns of numbers are as wide as these and the longest word of their title: what is left is for words."""
+    console = Console() if sys.stdout.isatty() else Console(width=WIDTH)
     drawn = RichTable(box=box.SIMPLE, title=table.title or None, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     for place, column in enumerate(table.columns):
         longest = max((len(row[place]) for row in table.rows), default=0)
-        drawn.add_column(column, justify="right" if place and longest <= NUMBER else "left", overflow="fold")
+        if place and longest <= NUMBER:
+            drawn.add_column(column, justify="right", width=max(longest, *map(len, column.split()), 1))
+        else:
+            drawn.add_column(column, overflow="fold")
     for row in table.rows:
         drawn.add_row(*(cell.replace("[", "\\[") for cell in row))
     console.print(drawn)

@@ -50,11 +50,11 @@ def meaning(record: Mapping[str, Any]) -> str:
     """What the rows of the smallest batch say, losses included."""
     way, batch = ways(record)[0], batches(record)[0]
     rows = [row for row in record["rows"] if row["batch"] == batch]
-    ours = [row for row in rows if "proved" in row and row["proved"] == 1 and row["same"] == 1]
+    ours = [row for row in rows if "promise" in row["about"] and row["same"] == 1]
     over = rows[0][way]["over"]
     base = next(row for row in rows if row["contestant"] == over)
     if not ours:
-        return f"Nothing that took part proves its answers; {over} takes {micros(base[way]['us'])}."
+        return f"Nothing that promises its answers took part and was right; {over} takes {micros(base[way]['us'])}."
     best = min(ours, key=lambda row: float(row[way]["us"]))
     said = f"{best['contestant']} takes {micros(best[way]['us'])} where {over} takes {micros(base[way]['us'])}"
     others = record["environment"].get("others") or 0.0

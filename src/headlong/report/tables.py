@@ -102,7 +102,6 @@ COLUMNS: dict[str, Column] = {
     "proved": Column("ids proved", percent),
     "read": Column("read, of float32", percent),
     "about.promise": Column("promise", str, "none"),
-    "about.engine": Column("engine"),
     "about.reads": Column("what it reads"),
     "about.build": Column("built in, processor time", duration),
     "about.memory": Column("memory", size),
@@ -180,9 +179,13 @@ def machine(made: Mapping[str, Any]) -> str:
 
 
 def engines(record: Mapping[str, Any]) -> ReportTable:
-    """What each contestant says of itself."""
-    rows = list({row["contestant"]: row for row in record["rows"]}.values())
-    keys = ("contestant", "about.promise", "about.engine", "about.reads", "about.build", "about.memory")
+    """What each contestant says of itself; an engine's own line without the promise, which has a column."""
+    rows = []
+    for row in {row["contestant"]: row for row in record["rows"]}.values():
+        about = row["about"]
+        engine = about["engine"].replace(f"{about['promise']}, ", "") if "engine" in about else None
+        rows.append({**row, "about": {"reads": engine, **about}})
+    keys = ("contestant", "about.promise", "about.reads", "about.build", "about.memory")
     return table(rows, keys, "What each one promises and is")
 
 
