@@ -46,8 +46,12 @@ def not_for(estimator: Any) -> dict[str, str]:
 
 
 @parametrize_with_checks(
-    [TopKClassifier(), *map(TopKClassifier, INSIDE), HeadClassifier(epochs=50, random_state=0)], expected_failed_checks=not_for
-)
+    [
+        TopKClassifier(), *map(TopKClassifier, INSIDE), HeadClassifier(epochs=50, random_state=0),
+        OneVsRestClassifier(TopKClassifier(NearestCentroid())), OneVsRestClassifier(TopKClassifier()),
+    ],
+    expected_failed_checks=not_for,
+)  # fmt: skip
 @pytest.mark.filterwarnings("ignore")  # some checks mean to provoke warnings of the estimators inside
 def test_scikit_learns_contract(estimator: Any, check: Any) -> None:
     check(estimator)

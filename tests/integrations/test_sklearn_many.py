@@ -53,7 +53,9 @@ SOURCES = [
 def own_scores(fitted: Any, x: Any) -> Any:
     """``[n, vocab]``, in whose order the classifier predicts."""
     if isinstance(fitted, NearestCentroid) and fitted.priors == "uniform":
-        return -((x.toarray()[:, None] - fitted.centroids_[None]) ** 2).sum(-1)  # its predict, not its decision_function
+        variance = np.mean(fitted.within_class_std_dev_**2) or 0.5
+        squares = ((x.toarray()[:, None] - fitted.centroids_[None]) ** 2).sum(-1)
+        return -squares / (2 * variance)  # in the order of its predict, not of its decision_function
     scores = fitted.predict_joint_log_proba(x) if hasattr(fitted, "predict_joint_log_proba") else fitted.decision_function(x)
     return np.stack([np.zeros(len(scores)), scores], axis=1) if scores.ndim == 1 else scores
 

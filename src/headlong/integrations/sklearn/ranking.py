@@ -57,6 +57,7 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
     def predict_log_proba(self, X: Any) -> Doubles:  # noqa: N803
         """``[n, vocab]``; OptionError beyond ``memory_limit``."""
         exponents = self._exponents(self._all_scores(self._rows(X)))
+        exponents -= exponents.max(axis=1, keepdims=True)  # first, so that rounding is of differences, as decision values are
         return np.asarray(exponents - logsumexp(exponents, axis=1, keepdims=True))
 
     def decision_function(self, X: Any) -> Doubles:  # noqa: N803

@@ -7,7 +7,9 @@ linear models, discriminants ``coef_``, ``intercept_``: scikit-learn's LinearCla
 OneVsRestClassifier          one row from each of its estimators
 MultinomialNB, ComplementNB  weight = feature_log_prob_, offset = class_log_prior_ (Complement's: none)
 BernoulliNB                  weight = log p - log(1 - p), offset = prior + sum log(1 - p); prepare: its threshold
-NearestCentroid              -|x - c|^2 = 2 <x, c> - |c|^2 - |x|^2, the last the same for all classes
+NearestCentroid              -|(x - c) / s|^2 = 2 <x, c / s^2> - |c / s|^2 - |x / s|^2, the last the same for all classes, s the
+                             spread of each feature; where priors are equal its predict uses no spread: half of this, with
+                             one s for all features, is the log-density of rows spread alike around each centroid
 """
 
 from __future__ import annotations
@@ -166,11 +168,13 @@ def _of_centroids(fitted: NearestCentroid) -> LinearModel:
     if fitted.metric != "euclidean":
         raise InputError(f"NearestCentroid has metric={fitted.metric!r}; only 'euclidean' is a product of rows")
     centroids, prior = np.asarray(fitted.centroids_, np.float64), np.asarray(fitted.class_prior_, np.float64)
-    if np.isclose(prior, 1 / len(prior)).all():  # then its predict takes the nearest one as they are
-        return LinearModel(2 * centroids, -(centroids**2).sum(axis=1), np.asarray(fitted.classes_))
-    spread = np.where(fitted.within_class_std_dev_ != 0, fitted.within_class_std_dev_, 1.0)
-    offset = 2 * np.log(prior) - ((centroids / spread) ** 2).sum(axis=1)
-    return LinearModel(2 * centroids / spread**2, offset, np.asarray(fitted.classes_))
+    spread = np.asarray(fitted.within_class_std_dev_, np.float64)
+    equal = bool(np.isclose(prior, 1 / len(prior)).all())
+    if equal:  # its predict takes the nearest as they are: one spread for all keeps that order
+        spread = np.full_like(spread, np.sqrt(2 * np.mean(spread**2)))
+    spread = np.where(spread != 0, spread, 1.0)
+    offset = (0.0 if equal else 2 * np.log(prior)) - ((centroids / spread) ** 2).sum(axis=1)
+    return LinearModel(2 * centroids / spread**2, offset, np.asarray(fitted.classes_), own=not equal)
 
 
 _READERS: dict[type, Callable[[Any], LinearModel]] = {
