@@ -92,50 +92,73 @@ inline int64_t thread_time() {
 #endif
 }
 
+// Whether more threads of this machine are ready to run than it has processors, `ours` that look out for work left out: one of a
+// team would have to wait.
+inline bool processors_are_taken(int ours) {
+#if defined(__linux__)
+    int running = 0;
+    std::sscanf(text_of("/proc/loadavg").c_str(), "%*f %*f %*f %d/", &running);
+    return running - ours > sysconf(_SC_NPROCESSORS_ONLN);
+#else
+    return ours < 0;
+#endif
+}
+
 // Which of two ways of running rounds, ours (0) or the host's team (1), does more work in a second. Work is the processor time of
 // all pieces, so that rounds of any size compare. The team is faster while its threads are awake, and far slower where they have
-// to wait for a processor: then one call takes as long as a hundred. The other way is tried for a few calls in a hundred.
+// to wait for a processor: then one call takes as long as a hundred. So it is left as soon as two rounds take long and more threads are
+// ready to run than there are processors, and not tried before that is over. The slower way is tried for a few calls in a hundred.
 class Ways {
   public:
+    explicit Ways(int first, bool (*taken)(int) = processors_are_taken) : way_(first), better_(first), taken_(taken) {}
+
     int way() const { return way_; }
 
     // Whether the next round is to be measured: all of a trial, or when the last one took long, as on a busy machine; some otherwise.
     bool measures() { return way_ != better_ || slow_ || rounds_++ % kOneIn == 0; }
 
-    // A round took `took` ns; work: what it did in ns of processor time, or -1 if that was not measured.
-    void add(int64_t took, int64_t work) {
+    // A round took `took` ns; work: what it did in ns of processor time, or -1 if that was not measured. Then so many of our workers
+    // may look out for more.
+    void add(int64_t took, int64_t work, int workers) {
         spent_ += took;
+        const bool again = slow_;
         slow_ = took > kSlow;
         const bool fresh = last_ != way_;  // its threads had to wake up
         last_ = way_;
         if (work >= 0 && (!fresh || slow_)) {
             Speed& own = speed_[way_];
-            own.work += static_cast<double>(work);
-            own.took += static_cast<double>(took);
+            const double counted = std::min(static_cast<double>(took), kMost);  // a round that was held up is one among many
+            own.work += static_cast<double>(work) * counted / static_cast<double>(took);
+            own.took += counted;
             if (own.took > kRemembered) own.work /= 2, own.took /= 2;
         }
         const int other = 1 - way_;
+        if (way_ == 1 && again && slow_ && taken_(0)) return go(0);
         if (way_ != better_) {
             if (spent_ < kTrial) return;
             const double lost = 1 - speed_[way_].of(speed_[other]);  // of the trial's time
             patience_ = lost < kLittle ? kRest : std::min(2 * patience_, kLongest);
             rest_ = std::clamp(static_cast<int64_t>(kRepaid * lost * static_cast<double>(spent_)), kRest, patience_);
             go(speed_[way_].over(speed_[other]) ? way_ : other);
-        } else if (spent_ > rest_ && (way_ == 1 || speed_[0].work > kFree * speed_[0].took)) {
-            way_ = other;
+        } else if (spent_ > rest_) {
             spent_ = 0;
-            speed_[way_] = {};  // what it was like before may be over
+            speed_[other] = {};  // what it was like before may be over
+            if (other == 1 && taken_(workers)) {
+                rest_ = kRest;  // to ask again is cheap
+            } else {
+                way_ = other;
+            }
         } else if (work >= 0 && speed_[other].over(speed_[way_])) {
-            go(other);
+            if (other == 0 || !taken_(workers)) return go(other);
+            speed_[other] = {};
         }
     }
 
   private:
     static constexpr int kOneIn = 7;
-    static constexpr int64_t kSlow = 1'000'000, kTrial = 2'000'000, kRest = 30'000'000, kLongest = 60'000'000'000;  // ns
-    static constexpr double kRemembered = 1e7;                                          // ns
+    static constexpr int64_t kSlow = 2'000'000, kTrial = 2'000'000, kRest = 30'000'000, kLongest = 60'000'000'000;  // ns
+    static constexpr double kRemembered = 1e7, kMost = 2e6;  // ns
     static constexpr double kLittle = 0.1;  // of a trial: no reason to wait longer for the next
-    static constexpr double kFree = 0.8;  // work a second, below which the calling thread itself waits for processors: no time for trials
     static constexpr double kRepaid = 40;  // what a trial loses is a fortieth of the time until the next one, after a few that fail
 
     struct Speed {
@@ -145,15 +168,34 @@ class Ways {
     };
 
     void go(int way) {
+        if (way != better_) patience_ = rest_ = kRest;  // those that the other one's trials had earned
         way_ = better_ = way;
         spent_ = 0;
     }
 
     Speed speed_[2];
-    int way_ = 0, better_ = 0, last_ = -1;
+    int way_, better_, last_ = -1;
+    bool (*taken_)(int);
     bool slow_ = false;
     unsigned rounds_ = 0;
     int64_t spent_ = 0, rest_ = kTrial, patience_ = kRest;
+};
+
+// Rounds between a host's own operations and rounds of a loop that does nothing else, where all threads are awake, are chosen for
+// apart: what is learned in one says nothing of the other. Between operations the team comes first.
+class Situations {
+  public:
+    Ways& at(int64_t now) {
+        if (now - ended_ > kGap) alone_since_ = now;
+        return ways_[now - alone_since_ > kLoop ? 1 : 0];
+    }
+
+    void end(int64_t now) { ended_ = now; }
+
+  private:
+    static constexpr int64_t kGap = 100'000, kLoop = 20'000'000;  // ns: less is Python's own; a call may have long rounds itself
+    Ways ways_[2] = {Ways(processors_are_taken(0) ? 0 : 1), Ways(0)};
+    int64_t ended_ = -kGap, alone_since_ = 0;
 };
 
 }  // namespace headlong

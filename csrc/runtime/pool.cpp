@@ -118,8 +118,10 @@ class Pool {
         const int wanted = std::min({n - 1, kMostWorkers, processors() - 1});
         const int told = told_way.load(std::memory_order_relaxed);
         const bool either = told != 0 && team_.has(wanted + 1), choice = either && told != 1;
-        const bool team = either && (!choice || ways_.way() == 1);
-        measured_ = choice && ways_.measures();
+        const int64_t begun = choice ? now() : 0;
+        Ways& ways = situations_.at(begun);
+        const bool team = either && (!choice || ways.way() == 1);
+        measured_ = choice && ways.measures();
         work_ = work;
         with_ = with;
         call_ = role().call;
@@ -130,7 +132,6 @@ class Pool {
         seats_.store(wanted, std::memory_order_relaxed);
         const int64_t round = (ticket_.load(std::memory_order_relaxed) / kMost / kMost + 1) * kMost + n;
         ticket_.store(round * kMost);
-        const auto begun = choice ? Clock::now() : Clock::time_point{};
         if (team) {
             team_.run([](void* self) { static_cast<Pool*>(self)->join(); }, this);
             ++team_rounds;
@@ -140,7 +141,11 @@ class Pool {
             take_part(round);
             wait_for(n);
         }
-        if (choice) ways_.add((Clock::now() - begun) / std::chrono::nanoseconds(1), measured_ ? worked_.load() : -1);
+        if (choice) {
+            const int64_t ended = now();
+            ways.add(ended - begun, measured_ ? worked_.load() : -1, std::min(wanted, workers_));
+            situations_.end(ended);
+        }
         if (!failed_.load(std::memory_order_relaxed)) return;
         const std::exception_ptr failure = std::move(failure_);
         failure_ = nullptr;
@@ -150,6 +155,8 @@ class Pool {
     std::atomic<int64_t> team_rounds{0};
 
   private:
+    static int64_t now() { return Clock::now().time_since_epoch() / std::chrono::nanoseconds(1); }
+
     // A thread of the host's team. What else it needs was written before the ticket that it reads first.
     void join() {
         const int64_t round = ticket_.load() / kMost;
@@ -234,7 +241,7 @@ class Pool {
     }
 
     HostTeam team_;
-    Ways ways_;
+    Situations situations_;
     bool measured_ = false;
     std::atomic<int> seats_{0};  // of this round, for threads of the team
     std::atomic<int64_t> worked_{0};  // ns of processor time, in a round that is measured

@@ -82,6 +82,10 @@ void every_caller() {
     expect(!in_team(4), "our own threads alone");
 }
 
+bool taken = false;
+
+bool are_taken(int) { return taken; }
+
 // Rounds of 100 us of work for a while of `ms`, each way so many times faster than one thread; the share of time with the team.
 double share(headlong::Ways& ways, double own, double team, double ms) {
     const double speeds[2] = {own, team};
@@ -90,7 +94,7 @@ double share(headlong::Ways& ways, double own, double team, double ms) {
         const int way = ways.way();
         const bool measured = ways.measures();
         const double took = 100'000 / speeds[way];
-        ways.add(static_cast<int64_t>(took), measured ? 100'000 : -1);
+        ways.add(static_cast<int64_t>(took), measured ? 100'000 : -1, 1);
         all += took;
         if (way == 1) with += took;
     }
@@ -98,14 +102,39 @@ double share(headlong::Ways& ways, double own, double team, double ms) {
 }
 
 void the_faster_way() {
-    headlong::Ways ways;
-    expect(share(ways, 1.3, 1.9, 500) > 0.9, "a faster team is found");
-    expect(share(ways, 1.8, 1.6, 2000) < 0.1, "a team that has become slower is left");
-    expect(share(ways, 1.0, 0.005, 20'000) < 0.05, "a team that waits for processors costs a twentieth of the time");
-    share(ways, 1.3, 1.9, 20'000);
-    expect(share(ways, 1.3, 1.9, 1000) > 0.9, "a team that is fast again is found again");
-    expect(share(ways, 1.0, 0.005, 2'000) < 0.1, "and left within a round or two");
-    expect(share(ways, 0.5, 0.005, 20'000) == 0, "a machine that is busy is spared trials");
+    for (int first : {0, 1}) {
+        headlong::Ways ways(first, are_taken);
+        expect(share(ways, 1.3, 1.9, 500) > 0.9, "a faster team is found");
+        expect(share(ways, 1.8, 1.6, 2000) < 0.1, "a team that has become slower is left");
+        expect(share(ways, 1.0, 0.005, 20'000) < 0.05, "a team that waits for processors costs a twentieth of the time");
+        share(ways, 1.3, 1.9, 20'000);
+        expect(share(ways, 1.3, 1.9, 1000) > 0.9, "a team that is fast again is found again");
+        expect(share(ways, 1.0, 0.005, 2'000) < 0.2, "and left within a few rounds");
+        taken = true;
+        expect(share(ways, 0.5, 0.005, 20'000) == 0, "a machine that is busy is spared trials");
+        expect(share(ways, 0.5, 1.9, 100) == 0, "of whatever was faster before");
+        taken = false;
+        expect(share(ways, 1.3, 1.9, 1000) > 0.9, "and the team is found when others have left");
+        ways.add(20'000'000, -1, 1);
+        expect(ways.way() == 1, "one round that is held up changes nothing");
+        taken = true;
+        ways.add(20'000'000, -1, 1);
+        expect(ways.way() == 0, "two do where others wait for processors");
+        taken = false;
+    }
+}
+
+void situations() {
+    headlong::Situations now;
+    headlong::Ways& between = now.at(1'000'000'000);
+    now.end(1'000'500'000);
+    expect(&now.at(1'000'510'000) == &between, "rounds of a call are chosen for alike");
+    now.end(1'030'000'000);
+    headlong::Ways& loop = now.at(1'030'010'000);
+    expect(&loop != &between, "a loop of calls is another case than calls between other work");
+    expect(loop.way() == 0, "and begins with our own threads");
+    now.end(1'030'500'000);
+    expect(&now.at(1'031'000'000) == &between, "which comes back after a gap");
 }
 
 }  // namespace
@@ -113,5 +142,6 @@ void the_faster_way() {
 int main() {
     every_caller();
     the_faster_way();
+    situations();
     std::puts("as expected");
 }
