@@ -16,8 +16,8 @@ import headlong as hl
 from coded import SEGMENTS, awkward, gaussian, reader
 from headlong import native
 from headlong.encode.basis import basis_for
-from headlong.encode.segments import by_water_filling, led_by_eight
-from headlong.encode.tiles import STEP, codes_of, packed, quantised, rotation_of, shared
+from headlong.encode.segments import by_water_filling
+from headlong.encode.tiles import STEP, codes_of, packed, quantised, shared
 from headlong.engines.promise_failures import limits
 from headlong.engines.reference.codes import kappa_of, unpacked
 from headlong.plan import CODE_BITS, Segment
@@ -139,11 +139,6 @@ def test_scaled_codes_are_off_at_a_right_angle() -> None:
     assert scale[0] == 0 and error[0] >= 0
 
 
-def test_rotations_are_orthogonal() -> None:
-    turn = rotation_of(33, np.random.default_rng(0))
-    np.testing.assert_allclose(turn @ turn.T, np.eye(33), atol=1e-12)
-
-
 def test_a_share_of_the_largest_of_its_tile_is_no_less_than_the_number() -> None:
     numbers = np.random.default_rng(1).lognormal(0, 3, (4, 200)).astype(np.float32)
     numbers[:, 64:128] = 0
@@ -152,14 +147,6 @@ def test_a_share_of_the_largest_of_its_tile_is_no_less_than_the_number() -> None
     assert (share.astype(np.float64) * most >= numbers).all() and (share <= 1 + 1e-6).all()
     loose = np.abs(share * most - numbers).min(axis=0) > 1e-6 * numbers.max(axis=0)
     assert (share >= 0.25).all() and (share[loose] < 0.26).all()
-
-
-def test_the_first_coordinates_are_read_with_two_planes() -> None:
-    for dim in (16, 40, 64, 100, 576):
-        for steep in (1.0, 1e-3, 1e-9):
-            found = led_by_eight(np.geomspace(1, steep, dim), 5)
-            assert found[0][2:] == (8, 2) and [one.start for one in found[1:]] == [one.stop for one in found[:-1]]
-            assert found[-1].stop == dim and all(one.stop - one.start >= 16 for one in found)
 
 
 def test_water_filling_spends_its_budget_where_the_energy_is() -> None:
@@ -190,34 +177,6 @@ def test_ids_and_log_probabilities_are_the_layers_own(delta: float, bits: float,
     assert (np.isinf(ids.error) != ids.cost.dense).all()
 
 
-def test_a_batch_is_a_loop_bit_for_bit_on_any_number_of_threads() -> None:
-    layer, hidden = gaussian(4000, 72, 9, 5.0)
-    one, two = (hl.compile(layer, "codes", bits=3.0, delta=1e-6, threads=threads) for threads in (1, 2))
-    rng = np.random.default_rng(0)
-    alone = [one.topk(hidden[i : i + 1], 7) for i in range(40)]
-    for engine in (one, two):
-        for size in (2, 5, 11, 40):
-            rows = rng.permutation(40)[:size]
-            top = engine.topk(hidden[rows], 7)
-            for place, row in enumerate(rows):
-                for name in ("ids", "logits", "log_probs", "lse", "error", "proved"):
-                    np.testing.assert_array_equal(getattr(top, name)[place], getattr(alone[row], name)[0], err_msg=name)
-
-
-def test_masks_restrict_the_distribution() -> None:
-    layer, hidden = gaussian(2500, 64, 10)
-    engine = hl.compile(layer, "codes", delta=1e-6)
-    rng = np.random.default_rng(1)
-    keep = rng.random((len(hidden), 2500)) < 0.5
-    exact = np.where(keep, truth(layer, hidden), -np.inf)
-    ids = np.full((len(hidden), keep.sum(axis=1).max()), -1)
-    for row, own in enumerate(keep):
-        ids[row, : own.sum()] = np.flatnonzero(own)
-    top = engine.topk(hidden, 9, allowed=ids)
-    np.testing.assert_array_equal(top.ids, np.argsort(-exact, axis=1, kind="stable")[:, :9])
-    assert (np.abs(top.lse - lse_of(exact)) <= 0.01).all()
-
-
 @pytest.mark.parametrize("delta", [0.1, 0.01])
 def test_ids_fail_no_more_often_than_promised(delta: float) -> None:
     """Over rotations; near ties all around, so that whatever can be lost is lost as often as it may be."""
@@ -232,25 +191,6 @@ def test_ids_fail_no_more_often_than_promised(delta: float) -> None:
         failed += int((ids != best).any(axis=1).sum())
         asked += len(hidden)
     assert limits(failed, asked)[0] <= delta
-
-
-def test_layers_beyond_float32_are_scanned_in_full_and_say_so() -> None:
-    rng = np.random.default_rng(0)
-    for size in (1e30, 1e-30):
-        weight = rng.standard_normal((100, 32)).astype(np.float32) * np.float32(size)
-        hidden = rng.standard_normal((3, 32))
-        top = hl.compile(hl.Layer(weight), "codes").topk(hidden, 4)
-        np.testing.assert_array_equal(top.ids, np.argsort(-(hidden @ weight.astype(np.float64).T), axis=1)[:, :4])
-        assert top.cost.dense.all() and top.proved.all()
-
-
-def test_hidden_vectors_of_any_length_are_answered() -> None:
-    layer, hidden = gaussian(500, 40, 12)
-    engine = hl.compile(layer, "codes", delta=1e-6)
-    for size in (0.0, 1e-30, 1e-8, 1e8, 1e25):
-        exact = truth(layer, (hidden * size).astype(np.float64))
-        ids = engine.topk(hidden * size, 5, eps=math.inf).ids
-        np.testing.assert_array_equal(np.take_along_axis(exact, ids, 1), -np.sort(-exact, axis=1)[:, :5])
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="counts one processor's instructions")

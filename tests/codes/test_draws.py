@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong.engines.by_codes import CodesReader
 from headlong.links import SIGSOFTMAX, Link, SoftCap
 
 VOCAB, DIM = 5003, 48
@@ -58,37 +57,6 @@ def test_normalisers_are_within_their_errors_under_every_link(link: Link | None)
     assert (np.abs(found.lse - true) <= found.error).all() and (found.error <= 0.0101).all()
     alone = np.concatenate([engine.lse(row[None]).lse for row in hidden])
     np.testing.assert_array_equal(found.lse, alone)
-
-
-@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
-def test_entropies_are_within_their_errors_under_every_link(link: Link | None) -> None:
-    engine, hidden = made(link)
-    exponents = logits(engine, hidden) if link is None else link(logits(engine, hidden))
-    share = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-    share /= share.sum(axis=1, keepdims=True)
-    true = -(share * np.log(np.maximum(share, 1e-300))).sum(axis=1)
-    found = engine.entropy(hidden)
-    assert (np.abs(found.entropy - true) <= found.error).all() and (found.error <= 0.0101).all()
-
-
-def test_each_row_may_have_a_rule_of_its_own() -> None:
-    engine, hidden = made(None)
-    rng = np.random.default_rng(1)
-    count = len(hidden)
-    rules = {
-        "temperature": rng.choice([0.5, 1.0, 2.0], count), "top_p": rng.choice([0.3, 0.9, 1.0], count),
-        "min_p": rng.choice([0.0, 0.05], count), "top_k": rng.choice([0, 7], count).tolist(),
-        "seed": rng.integers(0, 2**63, count), "position": rng.integers(0, 2**63, count),
-    }  # fmt: skip
-    rules["top_k"] = np.where(np.array(rules["top_k"]) == 0, VOCAB, rules["top_k"])
-    assert engine._rule_for_each_row or not isinstance(engine.executor, CodesReader) or not engine.executor.native
-    together = engine.sample(hidden, n=2, eps=np.inf, **rules)
-    for row in range(count):
-        own = {name: values[row] for name, values in rules.items()}
-        own = {name: int(value) if name in ("seed", "position", "top_k") else float(value) for name, value in own.items()}
-        alone = engine.sample(hidden[row : row + 1], n=2, eps=np.inf, **own)
-        np.testing.assert_array_equal(together.ids[row], alone.ids[0])
-        np.testing.assert_array_equal(together.score[row], alone.score[0])
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 3.0])

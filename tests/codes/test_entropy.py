@@ -49,19 +49,6 @@ def test_rows_are_drawn_where_intervals_leave_an_entropy_open() -> None:
     assert np.mean(misses) < 0.3  # what was promised; it is far fewer
 
 
-@pytest.mark.parametrize("delta", [1e-6, 0.0])
-def test_a_row_has_the_same_entropy_in_any_batch_on_any_number_of_threads(delta: float) -> None:
-    layer, hidden = gaussian(20_000, 100, 10)
-    rows = np.concatenate([hidden * 0.3, hidden[:9] * 3, np.zeros((1, 100))])
-    codes, *_kept = reader(layer, SEGMENTS[1], native.levels()[-1])
-    alone = [codes.entropy(row[None], EPS, None, 2, delta, 5)[:4] for row in rows]
-    for threads in (1, 2, 3):
-        some = np.random.default_rng(threads).permutation(len(rows))
-        together = codes.entropy(rows[some], EPS, None, threads, delta, 5)[:4]
-        for part, each in zip(together, zip(*alone, strict=True), strict=True):
-            np.testing.assert_array_equal(part, np.concatenate(each)[some])
-
-
 @pytest.mark.parametrize(("name", "layer", "hidden"), awkward(), ids=[name for name, _, _ in awkward()])
 def test_layers_made_to_break_a_bound(name: str, layer: hl.Layer, hidden: np.ndarray) -> None:
     codes, *_kept = reader(layer, (Segment(0, 64, 6),), native.levels()[-1])
@@ -79,9 +66,3 @@ def test_a_full_scan_says_entropies_in_float64(link: hl.Affine | hl.SoftCap) -> 
     found = engine.entropy(np.concatenate([hidden, np.zeros((1, 100))]), eps=1e-7)
     assert found.cost.dense.all() and (found.error < 1e-7).all()
     check_within(found.entropy, exact(bent, np.concatenate([hidden, np.zeros((1, 100))])), found.error, 1e-9)
-
-
-def test_no_rows_have_no_entropies() -> None:
-    layer, hidden = gaussian(200, 16, 2)
-    found = hl.compile(layer, "codes").entropy(hidden[:0])
-    assert found.entropy.shape == found.error.shape == found.cost.rows.shape == (0,)

@@ -271,16 +271,6 @@ def test_the_order_is_one_per_query_and_leaves_out_what_weighs_nothing() -> None
     assert (again[0] == ids).all()
 
 
-def test_each_class_stops_at_its_own_target(rng: np.random.Generator) -> None:
-    columns = rng.standard_normal((64, 30)).astype(np.float32)
-    x = rng.standard_normal(64)
-    search = Search(columns, np.zeros(30), x, order_of(x, np.ones(64), 0, 1))
-    targets = np.where(np.arange(30) % 2, 1e9, 0.0)
-    search.each(np.arange(30), targets, 1.0)
-    assert set(search.pulls[::2]) == {64} and set(search.pulls[1::2]) == {16}
-    np.testing.assert_allclose(search.estimate[::2], (x @ columns)[::2], rtol=1e-5)
-
-
 def test_the_smallest_multiplier_is_found() -> None:
     needs = 10.0 ** np.linspace(-3, -1, 21)
     asked: list[int] = []
@@ -300,13 +290,6 @@ def test_multipliers_are_fitted_on_calibration_vectors(layer: hl.Layer, rng: np.
     arm, total = engine.plan.arrays["multipliers"] if engine.plan.arrays else (0, 0)
     assert 1e-6 <= arm <= 1 and 1e-6 <= total <= 1
     assert compiled(layer, calibration=rng.standard_normal((60, 96)), arm=0.5, sum=0.25).plan.arrays["multipliers"][1] == 0.25
-
-
-def test_the_race_is_fitted_without_the_normaliser(layer: hl.Layer, rng: np.random.Generator) -> None:
-    """The argmax's multiplier is that of a race of its own, so it does not depend on how far the warm-up may read."""
-    calibration = rng.standard_normal((60, 96))
-    arms = {compiled(layer, calibration=calibration, warm=warm).plan.arrays["multipliers"][0] for warm in (0.2, 0.5, 1.0)}
-    assert len(arms) == 1
 
 
 @pytest.mark.parametrize("level", [native.REFERENCE, native.levels()[-1]])
@@ -353,16 +336,6 @@ def test_it_knows_temperatures_only(rng: np.random.Generator, hidden: NDArray[np
     found = engine.topk(hidden, 1)
     np.testing.assert_allclose(found.logits[:, 0], exact.logits.max(axis=1), rtol=1e-6)
     np.testing.assert_allclose(found.lse, exact.lse, atol=1e-4)
-
-
-def test_it_is_saved_and_loaded(layer: hl.Layer, hidden: NDArray[np.float32], tmp_path: Path) -> None:
-    for number, engine in enumerate((compiled(layer, arm=0.5), compiled(layer, published=True))):
-        path = tmp_path / f"{number}.safetensors"
-        engine.save(path)
-        loaded = hl.load(path)
-        assert loaded.method == engine.method
-        assert (loaded.topk(hidden, 3).ids == engine.topk(hidden, 3).ids).all()
-        assert (loaded.topk(hidden, 3).lse == engine.topk(hidden, 3).lse).all()
 
 
 @pytest.mark.parametrize("name", ["multipliers", "spread", "column_weight"])

@@ -61,12 +61,6 @@ def test_callers_at_once(isa: str) -> None:
     assert all(same(*pair) for pair in zip(found, expected, strict=True))
 
 
-def test_the_number_of_threads_changes_no_answer(isa: str) -> None:
-    by_count = [[answers(engine, 7) for engine in engines(threads)] for threads in (1, 2, 3, 4, 17)]
-    for found in by_count[1:]:
-        assert all(same(*pair) for pair in zip(found, by_count[0], strict=True))
-
-
 ASKED: list[Engine] = []
 
 

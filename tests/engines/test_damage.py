@@ -126,15 +126,6 @@ def test_the_checksums_name_is_taken(tmp_path: Path) -> None:
     assert open_file(tmp_path / "f").metadata == {"k": "v"}
 
 
-def test_a_file_that_is_cut_off_after_it_was_read(tmp_path: Path) -> None:
-    engine, hidden = some_engine("codes")
-    path = tmp_path / "head.safetensors"
-    engine.save(path)
-    loaded = hl.load(path, mapped=False)
-    os.truncate(path, 100)
-    assert same(loaded, engine, hidden)
-
-
 @POSIX
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
 def test_saving_again_keeps_permissions(tmp_path: Path, mode: int) -> None:
@@ -212,14 +203,6 @@ def test_a_copy_is_nobody_elses(tmp_path: Path) -> None:
     engine.save(tmp_path / "head")
     assert same(hl.load(tmp_path / "head"), expected, np.eye(8))
     assert not layer.weight.flags.writeable
-
-
-@pytest.mark.parametrize("kind", ["full", "codes", "svd", "adaptive", "experts", "tree"])
-def test_engines_are_pickled_and_copied(kind: str) -> None:
-    engine, hidden = some_engine(kind)
-    for other in (pickled(engine), copy.copy(engine), copy.deepcopy(engine)):
-        assert repr(other) == repr(engine) and other.reason == engine.reason and same(other, engine, hidden)
-    assert copy.deepcopy(engine).layer is engine.layer
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -159,11 +159,6 @@ def test_tensors_get_tensors(engines: dict[str, Any]) -> None:
             same(ours, theirs)
 
 
-def test_no_seed_is_a_fresh_one(engines: dict[str, Any]) -> None:
-    first, second = (engines["default"].sample(vectors("default", 9), 4) for _ in range(2))
-    assert (first.score != second.score).all()
-
-
 @pytest.mark.parametrize(
     "hidden",
     [

@@ -67,13 +67,3 @@ def test_a_class_that_carries_all_mass_is_not_taken_for_a_flat_layer() -> None:
     weight[100] = 6 * hidden.mean(axis=0)  # 100: a class of the sample
     top = hl.compile(hl.Layer(weight.astype(np.float32)), "codes", eps=0.02, delta=0.0).topk(hidden, 10)
     assert not top.cost.dense.any() and (top.ids[:, 0] == 100).all() and (top.error <= 0.02).all()
-
-
-def test_the_same_digits_on_any_number_of_threads() -> None:
-    rng = np.random.default_rng(5)
-    layer = hl.Layer((rng.standard_normal((VOCAB, 64)) / 4).astype(np.float32))
-    hidden = rng.standard_normal((70, 64))
-    found = [hl.compile(layer, "codes", eps=0.2, delta=0.0, threads=threads).topk(hidden, 10) for threads in (1, 2, 3)]
-    for other in found[1:]:
-        assert (other.lse == found[0].lse).all() and (other.ids == found[0].ids).all()
-        assert (other.cost.dense == found[0].cost.dense).all()

@@ -45,17 +45,6 @@ def test_smaller_arrays_lie_together(least: int, rng: np.random.Generator) -> No
         assert moved[0].ctypes.data % LARGE_PAGE == 0
 
 
-def test_an_array_that_is_there_twice_stays_one(least: int) -> None:
-    same = np.arange(least // 4, dtype=np.float32)[:-1]
-    found = in_large_pages(plan_of(same, same, np.ones(8)))
-    assert found.arrays is not None and found.arrays["0"] is found.arrays["1"] and found.arrays["0"] is not same
-
-
-def test_a_small_plan_is_left_as_it_is() -> None:
-    plan = plan_of(np.ones((3, 3)), np.ones(2))
-    assert in_large_pages(plan) is plan
-
-
 def test_engines_answer_as_before(least: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     layer, hidden = hl.Layer(rng.standard_normal((3000, 48)).astype(np.float32)), rng.standard_normal((600, 48))
     moved = hl.compile(layer, "codes", calibration=hidden, eps=np.inf, blocks=True, threads=1)

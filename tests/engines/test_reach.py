@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,29 +95,6 @@ def test_a_flat_layer_is_looked_at_as_ever() -> None:
     found = reader.within(hidden.astype(np.float64), 5, None, 1, EPS)
     assert not found.proved.any()
     assert np.isinf(found.error).all()
-
-
-def test_masks_and_threads() -> None:
-    layer, hidden = peaked()
-    engine = by_blocks(layer, hidden, threads=3)
-    rng = np.random.default_rng(7)
-    live = rng.random(layer.vocab) < 0.4
-    expected = truth(layer, hidden, np.broadcast_to(live, (len(hidden), layer.vocab)))
-    found = engine.topk(hidden, 5, exclude=np.flatnonzero(~live))
-    check_within(found.lse, expected.lse, found.error, 4 * expected.rounding)
-    assert live[found.ids].all()
-    chosen = np.tile(np.arange(4), (len(hidden), 1))
-    log_prob = engine.log_prob(hidden, chosen)
-    check_within(log_prob.lse, truth(layer, hidden).lse, log_prob.error, 4 * expected.rounding)
-
-
-def test_files_say_from_which_eps(tmp_path: Path) -> None:
-    layer, hidden = peaked()
-    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden, blocks=True)
-    engine.save(tmp_path / "engine.safetensors")
-    same = hl.load(tmp_path / "engine.safetensors")
-    assert same.plan.blocks.least == engine.plan.blocks.least
-    np.testing.assert_array_equal(same.topk(hidden[:4], 5).lse, engine.topk(hidden[:4], 5).lse)
 
 
 def test_a_nucleus_is_decided_by_the_classes_that_were_scored() -> None:

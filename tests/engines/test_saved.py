@@ -51,15 +51,6 @@ def test_round_trip(tmp_path: Path, method: str, case: str, dtype: str) -> None:
     assert (saved.sample(hidden, 2, seed=1).ids == loaded.sample(hidden, 2, seed=1).ids).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"blocks": True}])
-def test_options_come_back(tmp_path: Path, options: dict[str, Any]) -> None:
-    saved, hidden = engine("codes", **options)
-    saved.save(tmp_path / "head.safetensors")
-    loaded = hl.load(tmp_path / "head.safetensors")
-    assert loaded.method == saved.method
-    np.testing.assert_allclose(loaded.topk(hidden, 3).lse, saved.topk(hidden, 3).lse, rtol=1e-12)
-
-
 def test_without_its_layer(tmp_path: Path) -> None:
     saved, hidden = engine("codes")
     path = tmp_path / "plan.safetensors"

@@ -15,14 +15,13 @@ import headlong as hl
 from adversarial import CASES
 from bounded import FORMS, IDS, LEVELS, boxes, check, check_bounds, check_bounds_at, check_ids_of, clustered, rays_wherever
 from headlong import native
-from headlong.engines.base import Engine
 from headlong.engines.methods import blocks as by_blocks
 from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
 from headlong.previews.blocks import choice as block_choice
-from headlong.previews.blocks.boxes import shape_of, spectral
+from headlong.previews.blocks.boxes import spectral
 from headlong.previews.blocks.records import lengths_up
 from headlong.store import open_file, write_file
 from oracle import truth
@@ -192,33 +191,6 @@ def test_a_long_way_is_gone_by_several_threads() -> None:
             np.testing.assert_array_equal(ids[0], best[row])
 
 
-def plain(layer: Layer, hidden: np.ndarray) -> tuple[Engine, Engine]:
-    return hl.compile(layer, calibration=hidden, **IDS), hl.compile(layer, calibration=hidden, **{**IDS, "blocks": False})
-
-
-def test_masks_are_as_exact_as_ever() -> None:
-    layer, hidden = clustered(3000, 48)
-    engine, other = plain(layer, hidden)
-    rng = np.random.default_rng(0)
-    allowed = rng.choice(3000, 1500, replace=False)
-    for about in ({"allowed": allowed}, {"exclude": allowed[:700]}, {"exclude": rng.integers(0, 3000, (4, 900))}):
-        mine, theirs = engine.topk(hidden[:4], 12, **about), other.topk(hidden[:4], 12, **about)
-        np.testing.assert_array_equal(mine.ids, theirs.ids)
-        np.testing.assert_allclose(mine.logits, theirs.logits, rtol=1e-12)
-        assert mine.proved.all()
-
-
-def test_samples_are_the_same_with_blocks_and_without() -> None:
-    layer, hidden = clustered(5000, 48)
-    engine, other = plain(layer, hidden)
-    for filters in ({"top_k": 5}, {"top_k": 40, "top_p": 0.9, "temperature": 0.7}, {"min_p": 0.1}, {"min_p": 1e-9}, {}):
-        mine = engine.sample(hidden[:6], n=7, seed=3, position=5 + np.arange(6), **filters)
-        theirs = other.sample(hidden[:6], n=7, seed=3, position=5 + np.arange(6), **filters)
-        np.testing.assert_array_equal(mine.ids, theirs.ids)
-        np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-9)
-        assert mine.proved.all()
-
-
 def test_links_and_the_normaliser_of_the_scored_alone() -> None:
     layer, hidden = clustered(2000, 40)
     capped = Layer(layer.weight, layer.bias, hl.SoftCap(3.0))
@@ -238,15 +210,6 @@ def test_a_large_batch_and_a_normaliser_look_at_all_classes(monkeypatch: pytest.
     check(engine.topk(many, 3, eps=math.inf), layer, many)
 
 
-def test_vectors_far_from_the_calibration_are_answered_too() -> None:
-    layer, hidden = clustered(4000, 64)
-    engine = hl.compile(layer, calibration=hidden, **IDS)
-    far = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32) * np.float32(1e8)
-    far[0] = 1e37
-    top = engine.topk(far, 5)
-    check(top, layer, far)
-
-
 def test_they_are_chosen_where_they_read_less_and_only_there() -> None:
     layer, hidden = clustered(8000, 96)
     assert hl.compile(layer, method="codes", calibration=hidden).plan.blocks is not None
@@ -257,17 +220,6 @@ def test_they_are_chosen_where_they_read_less_and_only_there() -> None:
     assert hl.compile(layer, method="codes", blocks=True).topk(hidden[:3], 4, eps=math.inf).proved.all()
     with pytest.raises(OptionError, match="blocks"):
         hl.compile(layer, method="codes", blocks=1)
-
-
-def test_a_saved_engine_answers_the_same(form: str, tmp_path: Path) -> None:
-    layer, hidden = FORMS[form][0](3000, 100)
-    engine = hl.compile(layer, calibration=hidden, **IDS)
-    engine.save(tmp_path / "engine.safetensors")
-    loaded = hl.load(tmp_path / "engine.safetensors")
-    assert isinstance(loaded, Engine)
-    mine, theirs = engine.topk(hidden[:8], 10), loaded.topk(hidden[:8], 10)
-    np.testing.assert_array_equal(mine.ids, theirs.ids)
-    np.testing.assert_array_equal(mine.cost.bytes, theirs.cost.bytes)
 
 
 def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
@@ -320,12 +272,3 @@ def test_lengths_are_rounded_up_and_norms_bounded() -> None:
         true = np.linalg.norm(matrix, 2)
         assert true <= spectral(matrix) <= 1.5 * true
     assert spectral(np.zeros((3, 4))) == 0
-
-
-@pytest.mark.parametrize("dim", [1, 16, 17, 63, 64, 65, 128, 8192])
-def test_segments_end_where_the_closer_look_does(dim: int) -> None:
-    look, width, edges = shape_of(dim)
-    assert edges[0] == look
-    assert edges[-1] == dim
-    assert width in edges
-    assert list(edges) == sorted(set(edges))

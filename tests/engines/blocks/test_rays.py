@@ -33,19 +33,6 @@ def test_rows_out_of_reach_have_no_rays() -> None:
 
 
 @pytest.mark.usefixtures("forced")
-def test_masks_samples_and_normalisers_are_as_exact_as_ever() -> None:
-    layer, hidden = around_tastes(3000, 48)
-    hidden = hidden[:12]
-    with_, without = (hl.compile(layer, "codes", eps=math.inf, calibration=hidden, blocks=on) for on in (True, False))
-    allowed = np.random.default_rng(0).choice(3000, 500, replace=False)
-    np.testing.assert_array_equal(with_.topk(hidden, 20, allowed=allowed).ids, without.topk(hidden, 20, allowed=allowed).ids)
-    for filters in ({"top_k": 40}, {"min_p": 0.05}, {}):
-        mine, theirs = (engine.sample(hidden, 3, seed=5, **filters) for engine in (with_, without))  # type: ignore[arg-type]
-        np.testing.assert_array_equal(mine.ids, theirs.ids)
-    np.testing.assert_allclose(with_.lse(hidden, eps=0.01).lse, without.lse(hidden, eps=0.001).lse, atol=0.02)
-
-
-@pytest.mark.usefixtures("forced")
 def test_classes_come_and_go() -> None:
     layer, hidden = around_tastes(3000, 32)
     engine = hl.compile(layer, "codes", eps=math.inf, delta=0.0, calibration=hidden, blocks=True)

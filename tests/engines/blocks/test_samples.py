@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES, build
-from bounded import IDS, LEVELS, around_tastes, clustered
+from bounded import IDS, LEVELS, clustered
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.reference.gumbel import gumbels
@@ -25,7 +24,6 @@ from headlong.previews.blocks.choice import EVERY, Worth
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import truth
-from plans import decaying
 
 compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy looks at one query after the other")
 TEMPERATURES = (0.1, 0.7, 1.0, 3.0, 10.0)
@@ -113,19 +111,6 @@ def test_any_layer(seed: int, vocab: int, dim: int, scale: float, temperature: f
         check(engine, layer, hidden, temperature, live=live, allowed=np.flatnonzero(live))
 
 
-def test_by_rays_and_by_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, hidden = around_tastes(3000, 32)
-    rays = rays_of(layer, whiten(layer.weight, hidden.astype(np.float64)))
-    assert rays is not None
-    monkeypatch.setattr("headlong.previews.blocks.boxes.ROOT", 16)
-    deep, vectors = clustered(9001, 24)
-    blocks = blocks_of(deep, whiten(deep.weight, vectors.astype(np.float64)))
-    assert len(blocks.levels) == 4
-    for temperature in TEMPERATURES:
-        check(through(layer, rays), layer, hidden[:4], temperature, n=3)
-        check(through(deep, blocks), deep, vectors[:4], temperature, n=3)
-
-
 @compiled_code
 def test_a_long_way_and_queries_together() -> None:
     layer, hidden = clustered(300_001, 16)
@@ -174,24 +159,3 @@ def test_other_links_look_at_all_classes() -> None:
     engine = hl.compile(capped, calibration=hidden, **IDS)
     assert engine.plan.blocks is not None and not engine.plan.blocks.samples
     check(engine, capped, hidden[:3])
-
-
-def test_files_and_changes_keep_them(tmp_path: Path) -> None:
-    layer, hidden = decaying(5000, 40, 2.0, seed=3)
-    engine = hl.compile(layer, calibration=hidden, **IDS)
-    assert engine.plan.blocks is not None and engine.plan.blocks.samples
-    engine.save(tmp_path / "engine.safetensors")
-    again = hl.load(tmp_path / "engine.safetensors")
-    assert isinstance(again, Engine) and again.plan.blocks is not None and again.plan.blocks.samples
-    rows = np.random.default_rng(1).standard_normal((30, 40)).astype(np.float32)
-    changed = engine.without(np.arange(50, 90)).with_rows(rows)
-    whole = changed.compact()
-    weight = np.concatenate([np.asarray(layer.weight, np.float32), rows])
-    bias = np.zeros(5030, np.float32)
-    bias[:5000] = 0 if layer.bias is None else layer.bias
-    plain = hl.compile(Layer(weight, bias), "full", eps=math.inf)
-    about: dict[str, Any] = {"n": 3, "temperature": 2.0, "seed": 8}
-    theirs = plain.sample(hidden[:5], **about, exclude=np.arange(50, 90))
-    for one in (changed, whole):
-        np.testing.assert_array_equal(one.sample(hidden[:5], **about).ids, theirs.ids)
-    np.testing.assert_array_equal(again.sample(hidden[:9], seed=2).ids, engine.sample(hidden[:9], seed=2).ids)

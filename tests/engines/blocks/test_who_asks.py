@@ -12,7 +12,6 @@ import headlong as hl
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.shards import here
-from headlong.integrations.faiss_index import IndexFlatIP
 from oracle import check_topk, check_within, truth
 from plans import decaying
 
@@ -66,18 +65,3 @@ def test_shards_answer_as_one_layer_does(case: tuple[hl.Layer, np.ndarray]) -> N
     within = shards.topk(rows, 10, eps=0.05)
     check_within(within.lse, true.lse, within.error, 0.0)
     assert (within.error <= 0.05).all()
-
-
-@pytest.mark.usefixtures("level")
-def test_an_index_in_the_style_of_faiss_finds_what_all_products_say(case: tuple[hl.Layer, np.ndarray]) -> None:
-    whole, hidden = case
-    index = IndexFlatIP(DIM, method="codes", blocks=True, threads=2, calibration=hidden[ASKED:].astype(np.float64))
-    index.add(whole.weight)
-    products = hidden[:ASKED].astype(np.float64) @ whole.weight.astype(np.float64).T
-    for _ in range(2):
-        for count in (1, ASKED):
-            found = index.search(hidden[:count], 10)
-            want = np.argsort(-products[:count], axis=1, kind="stable")[:, :10]
-            np.testing.assert_array_equal(found[1], want)
-        index.remove_ids(np.arange(40, 60))
-        products = np.delete(products, np.arange(40, 60), axis=1)

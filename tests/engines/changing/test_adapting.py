@@ -42,16 +42,6 @@ def test_reads_no_more_and_answers_the_same(options: dict[str, Any]) -> None:
     assert np.mean(one[60:]) < 1.15 * np.mean(one[:60])
 
 
-def test_plans_are_made_of_more_and_more_queries() -> None:
-    assert kept_queries.counts(512) == (796, 1792)
-    assert kept_queries.counts(64) == (1024,)  # 455 would be too few
-    assert kept_queries.counts(2048) == (2048,)  # 16 MiB, and no fewer than columns
-    for dim in (1, 100, 640, 1024, 8192, 2**23):
-        numbers = kept_queries.counts(dim)
-        assert numbers[-1] >= 1 and numbers[-1] * min(dim, 2**22) <= kept_queries.MOST_NUMBERS
-        assert all(dim <= few < many <= 2.3 * few for few, many in itertools.pairwise(numbers))
-
-
 def test_goes_on_learning_until_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_queries, "counts", lambda dim: (dim, 2 * dim, 4 * dim))
     layer, hidden = world()
@@ -232,12 +222,6 @@ def test_a_call_that_is_interrupted_keeps_no_other_waiting(name: str) -> None:
         assert engine.trouble is None
         if ended:
             break
-
-
-def test_who_waits_for_a_thread_that_is_not_started_yet_waits_for_nothing() -> None:
-    engine: Any = hl.compile(world()[0], "codes", adapt=True, threads=1)
-    engine._thread = threading.Thread(target=print)
-    assert engine.wait() is engine.now
 
 
 def test_what_cannot_adapt_is_said_or_left() -> None:

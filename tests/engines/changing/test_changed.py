@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headlong as hl
-from headlong import native
 from headlong.engines import merged
 from headlong.engines.changed import Changed
 from headlong.engines.sampling_filters import Ranked
@@ -157,37 +156,6 @@ def test_a_wide_nucleus_ranks_few_classes(monkeypatch: pytest.MonkeyPatch) -> No
             assert (drawn.ids == one.sample(HIDDEN, 3, seed=6, exclude=[3], **filters).ids).all(), filters
             assert drawn.proved.all()
     assert max(ranked) <= (VOCAB + len(MORE)) // 8
-
-
-@pytest.mark.parametrize("vocab", [9, 40, 700, 5000])
-@pytest.mark.parametrize("count", [1, 17, 300])
-def test_one_search_over_both_parts(vocab: int, count: int) -> None:
-    rng = np.random.default_rng(vocab + count)
-    weight = rng.integers(-2, 3, (vocab, DIM)).astype(np.float32)  # ties all over
-    vectors = rng.standard_normal((400, DIM))
-    engine = hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0, calibration=vectors, blocks=True)
-    gone = rng.choice(vocab, vocab // 4, replace=False)
-    rows = np.concatenate([weight, weight * 2])[rng.integers(0, 2 * vocab, count)]
-    back = rng.choice(gone, min(len(gone), count // 2), replace=False)
-    ids = np.concatenate([back, np.arange(vocab, vocab + count - len(back))])
-    found = engine.without(gone).with_rows(rows, ids=ids)
-    whole, alive = np.zeros((found.layer.vocab, DIM)), np.ones(found.layer.vocab, bool)
-    whole[:vocab], alive[gone] = weight, False
-    whole[ids], alive[ids] = rows, True
-    hidden = rng.integers(-2, 3, (6, DIM)).astype(np.float32)
-    logits = np.where(alive, hidden @ whole.T, -np.inf)
-    for k in (1, 7, int(alive.sum())):
-        best = np.argsort(-logits, axis=1, kind="stable")[:, :k]
-        for batch in (1, 2, 6):
-            tops = [found.topk(hidden[row : row + batch], k) for row in range(0, 6, batch)]
-            assert (np.concatenate([top.ids for top in tops]) == best).all()
-            assert (np.concatenate([top.logits for top in tops]) == np.take_along_axis(logits, best, 1)).all()
-            assert all(top.proved.all() for top in tops)
-    assert found.topk(hidden[:1], 3).cost.rows[0] <= alive.sum()
-    if native.isa() != native.REFERENCE:
-        assert found.together is not None
-        untied = engine.with_rows(rng.standard_normal((count, DIM)).astype(np.float32))
-        assert untied.topk(vectors[:1], 3).cost.path == f"codes/{engine.executor.isa}"
 
 
 def test_masks_join_what_is_gone() -> None:
