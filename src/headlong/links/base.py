@@ -28,9 +28,6 @@ class Link(Protocol):
     def __call__(self, logits: ArrayLike) -> Floats:
         """f(z), elementwise in float64."""
 
-    def interval(self, low: ArrayLike, high: ArrayLike) -> tuple[Floats, Floats]:
-        """Bounds of f over ``[low, high]``, rounded outward."""
-
     def lowered(self) -> Lowered:
         """What the executors evaluate: ``("affine", scale, shift)``, ``("softcap", cap, 0.0)`` or
         ``("table", start, step, values, left, right, error)``."""

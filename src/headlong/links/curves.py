@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headlong.links.base import ROUNDING, TINY, Floats, Lowered, checked_number
+from headlong.links.base import ROUNDING, Floats, Lowered, checked_number
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,6 @@ class Affine:
 
     def __call__(self, logits: ArrayLike) -> Floats:
         return np.asarray(logits, np.float64) * self.scale + self.shift
-
-    def interval(self, low: ArrayLike, high: ArrayLike) -> tuple[Floats, Floats]:
-        if self == IDENTITY:
-            return np.asarray(low, np.float64), np.asarray(high, np.float64)
-        return self(low) - self._rounding(low), self(high) + self._rounding(high)
-
-    def _rounding(self, logits: ArrayLike) -> Floats:
-        # relative to the terms, not to their sum, which may cancel
-        size = np.abs(np.asarray(logits, np.float64)) * self.scale + abs(self.shift)
-        return np.where(np.isfinite(size), size * ROUNDING + TINY, 0.0)
 
     def lowered(self) -> Lowered:
         return ("affine", self.scale, self.shift)
@@ -72,11 +62,6 @@ class SoftCap:
 
     def __call__(self, logits: ArrayLike) -> Floats:
         return np.asarray(self.cap * np.tanh(np.asarray(logits, np.float64) / self.cap), np.float64)
-
-    def interval(self, low: ArrayLike, high: ArrayLike) -> tuple[Floats, Floats]:
-        bottom, top = self(low), self(high)
-        bottom = np.maximum(bottom - np.abs(bottom) * ROUNDING - TINY, -self.cap)
-        return bottom, np.minimum(top + np.abs(top) * ROUNDING + TINY, self.cap)
 
     def lowered(self) -> Lowered:
         return ("softcap", self.cap, 0.0)
@@ -116,13 +101,6 @@ class Gss:
         return np.asarray(
             np.maximum(x, 0.0) + self.power * np.minimum(x, 0.0) + self.centre - (self.power - 1) * np.log1p(np.exp(-np.abs(x)))
         )
-
-    def interval(self, low: ArrayLike, high: ArrayLike) -> tuple[Floats, Floats]:
-        return self(low) - self._rounding(low), self(high) + self._rounding(high)
-
-    def _rounding(self, logits: ArrayLike) -> Floats:
-        size = (np.abs(np.asarray(logits, np.float64)) + 2 * abs(self.centre) + 1) * (1 + self.power)
-        return np.where(np.isfinite(size), size * ROUNDING + TINY, 0.0)
 
     def lowered(self) -> Lowered:
         """The chords of ``CELLS`` cells around c: off by at most ``|k - 1| (h^2 / 32 + e^-20)``, h their width."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from headlong.cached_attribute import once
 from headlong.errors import OptionError
-from headlong.links.base import ROUNDING, TINY, Floats, Link, Lowered, checked_number
+from headlong.links.base import Floats, Link, Lowered, checked_number
 
 MOST_KNOTS = 1 << 21
 
@@ -79,14 +79,6 @@ class Table:
     @property
     def _end(self) -> float:
         return self.start + self.step * (len(self.values) - 1)
-
-    def interval(self, low: ArrayLike, high: ArrayLike) -> tuple[Floats, Floats]:
-        return self(low) - self._rounding(low), self(high) + self._rounding(high)
-
-    def _rounding(self, logits: ArrayLike) -> Floats:
-        reach = np.abs(np.asarray(logits, np.float64)) + abs(self.start) + abs(self._end)
-        size = float(np.abs(self.values).max()) + self.steepest * reach
-        return np.where(np.isfinite(size), size * ROUNDING + TINY, 0.0)
 
     def lowered(self) -> Lowered:
         return ("table", self.start, self.step, self.values, self.left, self.right, self.error)
