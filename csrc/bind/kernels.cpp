@@ -1,4 +1,4 @@
-// Kernels by themselves: norms and codes of rows, noise, and how fast this machine reads.
+// Kernels by themselves: norms of rows, and noise.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -6,7 +6,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
 #include <stdexcept>
 
 #include "bind/arguments.h"
@@ -69,43 +68,12 @@ nb::object most_keys(const std::string& isa, Words words) {
     return owned(std::move(upper), {n});
 }
 
-// GB/s of plain reads of `bytes` bytes by all threads at once: the median of `repeats`.
-double bandwidth(int64_t bytes, int threads, int repeats, const std::string& isa) {
-    const Kernels* kernels = kernels_for(isa.c_str());
-    check(kernels != nullptr, "this CPU does not have that instruction set");
-    check(bytes >= 4096 && repeats >= 1, "at least 4096 bytes, at least one repeat");
-    return unlocked([&] {
-        std::vector<uint64_t> data(bytes / 8, 1);
-        const int n = thread_count(threads);
-        constexpr int64_t piece = 1 << 16;
-        std::vector<double> rates;
-        volatile uint64_t sink = 0;
-        for (int i = 0; i < repeats + 2; ++i) {
-            Turns<int64_t> next;
-            std::atomic<uint64_t> all{0};
-            const auto start = std::chrono::steady_clock::now();
-            run_parallel(n, [&](int) {
-                uint64_t own = 0;
-                for (int64_t at = next.fetch_add(piece); at < bytes; at = next.fetch_add(piece))
-                    own ^= kernels->read(reinterpret_cast<const char*>(data.data()) + at, std::min(piece, bytes - at));
-                all ^= own;
-            });
-            const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-            sink = sink ^ all.load();
-            if (i >= 2) rates.push_back(static_cast<double>(bytes) / took.count() / 1e9);
-        }
-        std::nth_element(rates.begin(), rates.begin() + rates.size() / 2, rates.end());
-        return rates[rates.size() / 2];
-    });
-}
-
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("count"), nb::arg("ids"));
     m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
-    m.def("bandwidth", &bandwidth, nb::arg("bytes"), nb::arg("threads") = 0, nb::arg("repeats") = 9, nb::arg("isa") = "");
 }
 
 }  // namespace headlong

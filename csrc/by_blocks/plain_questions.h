@@ -1,6 +1,6 @@
 // Who answers a plain question (no mask): the search over blocks where it can, else what knows all classes.
 //
-// The rules of engines/by_blocks.py, which says them in NumPy; an empty answer: Python is to find who answers.
+// The rules of engines/by_blocks.py, which asks step by step; an empty answer: Python is to find who answers.
 #pragma once
 
 #include <utility>

@@ -46,8 +46,8 @@ inline F some(const float* p, int64_t there) {
     return get(all);
 }
 
-// Sums run in 16 lanes whatever a vector has, here and in native/planes.py: number j goes to lane j mod 16, and then the upper half
-// of the lanes to the lower one, until one is left. No product is fused with a sum, so that all levels and NumPy write the same.
+// Sums run in 16 lanes whatever a vector has, number j goes to lane j mod 16, and then the upper half
+// of the lanes to the lower one, until one is left. No product is fused with a sum, so that all levels write the same.
 constexpr int kVectors = kSumLanes / LANES;
 
 template <typename S>

@@ -1,5 +1,5 @@
 // From rows of a layer to codes: one pass that takes the centre off, turns a block of rows into another basis in float32, and
-// writes codes, scales and what they lose. See previews/encode.py, whose NumPy twin says the same.
+// writes codes, scales and what they lose. See previews/encode.py.
 #pragma once
 
 #include <cstddef>

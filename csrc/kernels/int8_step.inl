@@ -1,5 +1,5 @@
-// The rule of int8 codes, for rows as they are stored and for planes of rotated rows; in NumPy native/rows.py states it under the
-// same names. Included inside the anonymous namespace of a translation unit.
+// The rule of int8 codes, for rows as they are stored and for planes of rotated rows.
+// Included inside the anonymous namespace of a translation unit.
 
 // max / 127, rounded up so that no code is beyond 127; 0, and all codes zero, where a subnormal step would lose its relative precision.
 inline float int8_step(float most) {

@@ -171,15 +171,7 @@ def padded(vocab: int) -> int:
     return -(-vocab // CLASS_BLOCK) * CLASS_BLOCK
 
 
-def interleave(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """``rows [vocab, bytes] -> [blocks, ceil(bytes / 4), 64, 4]``; classes and bytes that pad are code 0 (byte 128)."""
-    vocab, width = rows.shape
-    wide = np.full((padded(vocab), -(-width // 4) * 4), 128, np.uint8)
-    wide[:vocab, :width] = rows
-    return np.ascontiguousarray(wide.reshape(-1, CLASS_BLOCK, wide.shape[1] // 4, 4).transpose(0, 2, 1, 3))
-
-
 def deinterleave(codes: NDArray[np.uint8], vocab: int) -> NDArray[np.uint8]:
-    """The inverse of :func:`interleave`: ``[blocks, quads, 64, 4] -> [vocab, 4 * quads]``."""
+    """Codes of blocks of classes as rows: ``[blocks, quads, 64, 4] -> [vocab, 4 * quads]``."""
     blocks, quads = codes.shape[:2]
     return np.ascontiguousarray(codes.transpose(0, 2, 1, 3)).reshape(blocks * CLASS_BLOCK, quads * 4)[:vocab]

@@ -10,8 +10,8 @@ import numpy as np
 
 import headlong as hl
 from adversarial import build
+from block_bounds import bounds, closer, halves_of
 from headlong import native
-from headlong.engines.reference.blocks import BlockSearch, State, bounds, closer, halves_of
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
 from headlong.previews.blocks.boxes import blocks_of
@@ -19,7 +19,7 @@ from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import check_topk, truth
 
-LEVELS = native.levels()
+LEVELS = native.levels()[1:]
 IDS = {"method": "codes", "eps": math.inf, "delta": 0.0, "blocks": True}
 
 
@@ -97,19 +97,18 @@ def check_bounds_at(
 
 def check_bounds(layer: Layer, blocks: Blocks, hidden: np.ndarray) -> int:
     """No logit lies above the bound of its class, of its closer look, or of any box around it; returns what was compared."""
-    search = BlockSearch(layer.weight, layer.bias, blocks, 0.25)
     there = blocks.order >= 0
     assert sorted(blocks.order[there]) == list(range(layer.vocab))
     checked = 0
     for row in hidden.astype(np.float64):
-        state, query = State(search, row, 1), halves_of(blocks, row)
+        query = halves_of(blocks, row)
         logits = np.full(len(there), -np.inf)
         exact = truth(layer, row[None])
         logits[there] = exact.logits[0, blocks.order[there]]
         for depth in reversed(range(len(blocks.levels))):
             level = blocks.levels[depth]
             box, groups = depth < len(blocks.levels) - 1, np.arange(len(level.records))
-            estimate, upper = (side.ravel() for side in bounds(level, box, query, groups, state))
+            estimate, upper = (side.ravel() for side in bounds(blocks, level, box, query, groups))
             logits = np.concatenate([logits, np.full(len(upper) - len(logits), -np.inf)])
             assert (logits <= upper + exact.rounding[0]).all()
             checked += len(logits)

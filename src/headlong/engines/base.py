@@ -91,7 +91,7 @@ class Engine(Changeable, Common):
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
         if plan.codes is not None:
             self._executor = CodesReader(layer, plan, self._rows, self._executor, min(promise.delta, MOST_DELTA))
-        if plan.blocks is not None:
+        if plan.blocks is not None and level != native.REFERENCE:  # which reads all classes instead
             self._executor = BlockReader(layer, plan, self._executor, float(norms.max()))
         self._path = f"{method.name}/{self._executor.isa}"
         self._direct = direct(self._executor, layer.link, promise, self._chance, threads, self._path)

@@ -22,12 +22,7 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.engines.by_codes import CodesReader
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
-from headlong.engines.reference.block_nucleus import nucleus_reached
-from headlong.engines.reference.block_reach import Reach, reached, within
-from headlong.engines.reference.block_samples import Rule, samples
-from headlong.engines.reference.blocks import BlockSearch
-from headlong.engines.reference.executor import Executor as Reference
-from headlong.engines.reference.search_trial import finish
+from headlong.engines.reference.nucleus import nucleus_reached
 from headlong.engines.sampling_filters import Filters
 from headlong.layers.matrix import Layer
 from headlong.links import Link, evaluated
@@ -53,17 +48,10 @@ class BlockReader:
         self.beneath, self.vocab = beneath, layer.vocab
         self.rows: Any = beneath.beneath if isinstance(beneath, CodesReader) else beneath
         self.link: Link = evaluated(layer.link)
-        level = native.isa()
-        self.search: Any = (
-            BlockSearch(layer.weight, layer.bias, blocks, MOST_SCORED)
-            if level == native.REFERENCE
-            else native.blocks(layer.weight, layer.bias, blocks, MOST_SCORED, level, most_norm)
-        )
+        self.search: Any = native.blocks(layer.weight, layer.bias, blocks, MOST_SCORED, native.isa(), most_norm)
         kind, *numbers = self.link.lowered()
         self.affine: tuple[Any, ...] | None = tuple(numbers) if kind == "affine" else None
-        self.native = level != native.REFERENCE and self.affine is not None
-        known = isinstance(self.rows, Reference) or native.is_native(self.rows)
-        plain = known and self.affine is not None
+        plain = native.is_native(self.rows) and self.affine is not None
         self.least = blocks.least if plain else math.inf
         self.samples = blocks.samples and plain
         self.isa, self.logits = beneath.isa, beneath.logits
@@ -81,8 +69,7 @@ class BlockReader:
         if not math.isinf(eps):
             found = self.within(hidden, k, mask, threads, eps)
             return found if found.proved.all() else self._finished(found, hidden, k, eps, mask, threads, delta, seed)
-        if self.native:  # one call from the vectors to the answer
-            assert self.affine is not None
+        if self.affine is not None:  # one call from the vectors to the answer
             answer, all_done = self.search.answer(hidden, k, mask, threads, *self.affine)
         else:
             best = self.search.topk(hidden, k, mask, threads)
@@ -103,29 +90,23 @@ class BlockReader:
 
     def within(self, hidden: Doubles, k: int, mask: Mask, threads: int, eps: float) -> FoundTopK:
         """As :meth:`topk`, the normaliser from the classes that a search reached; "proved" says which queries it answered."""
-        search, affine = self.search, self.affine
-        assert affine is not None
-        if isinstance(self.rows, Reference):
-            return within(search, self.rows.matrix, hidden, k, mask, (affine[0], affine[1]), eps)
-        found: FoundTopK = search.within(self.capsule, hidden, k, mask, threads, *affine, eps)
-        return found
-
-    def _reached(self, hidden: Doubles, mask: Mask, threads: int, reach: Reach) -> FoundWithin:
-        search = self.search
-        if isinstance(search, BlockSearch):
-            return reached(search, hidden, mask, reach)
-        found: FoundWithin = search.reached(hidden, mask, threads, *reach)
+        assert self.affine is not None
+        found: FoundTopK = self.search.within(self.capsule, hidden, k, mask, threads, *self.affine, eps)
         return found
 
     def _finished(
         self, answer: FoundTopK, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float,
         seed: int,
     ) -> FoundTopK:  # fmt: skip
-        """The queries that the search gave up, by the executor beneath."""
+        """The queries that the search gave up, by the executor beneath; what was read in vain was read."""
         left = np.flatnonzero(~answer.proved)
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
         rest = np.ascontiguousarray(hidden[left])
-        finish(answer, left, self.beneath.topk(rest, k, eps, own, threads, delta, seed))
+        spent = answer.rows[left], answer.bytes[left]
+        for whole, part in zip(answer, self.beneath.topk(rest, k, eps, own, threads, delta, seed), strict=True):
+            whole[left] = part
+        answer.rows[left] += spent[0]
+        answer.bytes[left] += spent[1]
         return answer
 
     def sample(
@@ -170,23 +151,9 @@ class BlockReader:
     def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> FoundDraws:
         """Draws from all classes."""
         n, temperature, seed, row0, class0 = filters.n, filters.temperature, filters.seed, filters.row0, filters.class0
-        if self.native:
-            assert self.affine is not None
-            one, two = self.capsule, self.search.capsule
-            return native.sample_by_blocks(one, two, hidden, n, temperature, seed, row0, mask, threads, class0, self.affine)
-        answer, done = self.plain_draws(hidden, filters, mask)
-        for row in np.flatnonzero(~done):
-            own = mask if mask is None or len(mask) == 1 else mask[row : row + 1]
-            one = hidden[row : row + 1], n, temperature, 0, 1.0, 0.0, seed, (row0 + int(row)) % 2**64, own
-            for whole, more in zip(answer, self.beneath.sample(*one, threads, class0), strict=True):
-                whole[row] = more[0]
-        return answer
-
-    def plain_draws(self, hidden: Doubles, filters: Filters, mask: Mask) -> tuple[FoundDraws, NDArray[np.bool_]]:
-        """The same in NumPy, and which of them blocks made ``[batch]``."""
         assert self.affine is not None
-        rule = Rule(filters.n, filters.temperature, filters.seed, filters.row0, filters.class0)
-        return samples(self.search, hidden, rule, self.affine, mask)
+        one, two = self.capsule, self.search.capsule
+        return native.sample_by_blocks(one, two, hidden, n, temperature, seed, row0, mask, threads, class0, self.affine)
 
     def _nucleus(
         self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent
@@ -195,11 +162,11 @@ class BlockReader:
         where that is in doubt. What was read joins ``spent``."""
         assert self.affine is not None
         scale, vocab = self.affine[0] / filters.temperature, self.vocab
-        reach = Reach(scale, math.log(vocab) - math.log(math.expm1(self.least)))
+        depth = math.log(vocab) - math.log(math.expm1(self.least))
         parts: list[FoundDraws] = []
         for row, vector in enumerate(hidden):
             own = None if mask is None else mask[row % len(mask)][None]
-            found = self._reached(vector[None], own, threads, reach)
+            found: FoundWithin = self.search.reached(vector[None], own, threads, scale, depth)
             spent[0][row] += found.rows
             spent[1][row] += found.bytes
             size = nucleus_reached(found.logits, found.floor, scale, filters.top_p, vocab) if found.done else 0

@@ -90,7 +90,7 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
     None where there are no blocks, or where their basis was not kept.
     """
     plan, reader, level = settled.plan, settled.executor, native.isa()
-    if plan.blocks is None or not isinstance(reader, BlockReader) or not reader.native:
+    if plan.blocks is None or not isinstance(reader, BlockReader) or reader.affine is None:
         return None
     order = plan.blocks.order
     longest = float(settled.norms.max())

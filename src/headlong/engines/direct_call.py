@@ -48,7 +48,7 @@ def direct(
     above = executor if blocks is None else blocks.beneath
     codes = above if isinstance(above, CodesReader) else None
     beneath: Any = above if codes is None else codes.beneath
-    if not native.is_native(beneath) or (blocks is not None and not blocks.native):
+    if not native.is_native(beneath) or (blocks is not None and blocks.affine is None):
         return None
     numbers: dict[str, Any] = {}
     if codes is not None:
@@ -65,7 +65,7 @@ def direct_search(
     reader: BlockReader, search: Any, promise: Promise, threads: int | None, path: str
 ) -> Direct | None:
     """``topk`` by ``search`` alone, which knows more classes than ``reader``: None for what blocks do not answer."""
-    if not native.is_native(reader.rows) or not reader.native:
+    if not native.is_native(reader.rows) or reader.affine is None:
         return None
     numbers = {"every": False, "least": math.inf, **_of_blocks(reader)}
     kept = promise.eps, 0.0, 0, True

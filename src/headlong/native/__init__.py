@@ -3,10 +3,8 @@
     load_module         the module itself
     instruction_level   which level of the instruction set runs (``HEADLONG_ISA``)
     thread_count        on how many threads (``HEADLONG_THREADS``, ``OMP_NUM_THREADS``)
-    speeds              what this machine reads in a second, and what products cost on it
     executors           what answers questions: a plan's executor, blocks, experts, trees, a search over coordinates
-    rows                passes over the rows of a layer: norms, int8 codes, products
-    planes              codes of rotated rows, plane after plane, in NumPy
+    rows                passes over the rows of a layer: norms, codes, products
     answers             what native code answers, by name
     arguments           hidden vectors in float64, masks from lists of ids
     losses              softmax cross-entropy over a link
@@ -48,7 +46,6 @@ from headlong.native.rows import (
     round_up,
     row_norms,
 )
-from headlong.native.speeds import bandwidth
 from headlong.native.thread_count import threads
 from headlong.native.types import Doubles, Floats, Halves, Mask
 
@@ -69,7 +66,6 @@ __all__ = [
     "Halves",
     "Mask",
     "adaptive",
-    "bandwidth",
     "blocks",
     "code_reader",
     "code_tiles",

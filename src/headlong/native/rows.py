@@ -1,4 +1,4 @@
-"""Passes over the rows of a layer: norms, codes and products, each with its NumPy twin, so that each can check the other."""
+"""Passes over the rows of a layer: norms and products, each with its NumPy twin, and codes."""
 
 from __future__ import annotations
 
@@ -50,18 +50,6 @@ def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
         wide = np.ascontiguousarray(hidden, np.float64)
         loaded().products_into(*stored_as(weight), wide, out, thread_count, isa())
     return out
-
-
-def int8_step(largest: Floats, most: int = 127) -> Floats:
-    """``max|row| / 127`` (or another ``most``), rounded up, so that no code is beyond; 0 (all codes zero) where a subnormal
-    step would lose its relative precision. :func:`int8_codes` and this are the rule of codes, of plain and of rotated rows."""
-    step = round_up(largest.astype(np.float64) / most)
-    return np.where(step >= np.finfo(np.float32).tiny, step, np.float32(0))
-
-
-def int8_codes(steps: Array, most: int = 127) -> Array:
-    """Numbers of steps to the nearest whole one up to 127, halves to even."""
-    return np.asarray(np.rint(np.clip(steps, -most, most)))
 
 
 def round_up(values: Doubles) -> Floats:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from adversarial import CASES
 from bounded import FORMS, IDS, LEVELS, boxes, check, check_bounds, check_bounds_at, check_ids_of, clustered, rays_wherever
 from headlong import native
 from headlong.engines.methods import blocks as by_blocks
-from headlong.engines.reference.blocks import BlockSearch
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
@@ -102,14 +100,12 @@ def test_rows_of_one_direction(form: str, kind: str, level: str, monkeypatch: py
         assert kind != "equal" or top.ids[0].tolist() == list(range(10))
 
 
-def test_the_executors_and_every_kernel_say_the_same(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kernel_says_the_same(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, blocks = made(form, 3000, 100)
     wide, found = hidden.astype(np.float64), []
     for level in LEVELS:
         monkeypatch.setenv("HEADLONG_ISA", level)
-        search: Any = BlockSearch(layer.weight, layer.bias, blocks, 0.25)
-        if level != native.REFERENCE:
-            search = native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
+        search = native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
         assert search.isa == SHARED.get(level, level)
         found.append(search.topk(wide, 10, None, 2))
         assert found[-1].done.all()
@@ -128,10 +124,8 @@ def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     check_bounds(layer, blocks, hidden[:3])
     expected = truth(layer, hidden)
     wide = hidden.astype(np.float64)
-    parts = layer.weight, layer.bias, blocks, 0.25
-    for search in (native.blocks(*parts, native.isa()), BlockSearch(*parts)):
-        ids = search.topk(wide, 7, None, 1)[0]
-        np.testing.assert_array_equal(ids, np.argsort(-expected.logits, axis=1, kind="stable")[:, :7])
+    ids = native.blocks(layer.weight, layer.bias, blocks, 0.25, native.isa()).topk(wide, 7, None, 1)[0]
+    np.testing.assert_array_equal(ids, np.argsort(-expected.logits, axis=1, kind="stable")[:, :7])
 
 
 @pytest.mark.parametrize("vocab", [1000, 2 * NEIGHBOURS**3 + 5])

@@ -13,7 +13,7 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.plan import Blocks, Plan
 from headlong.previews.blocks import choice as block_choice
-from headlong.previews.blocks.choice import BATCH, Counted, look_time, search_time, searched, sooner, worth
+from headlong.previews.blocks.choice import searched, worth
 
 SHARE = 0.25
 
@@ -60,14 +60,6 @@ def test_dear_places_speak_for_the_look_and_dear_scans_for_blocks(subject: Any, 
     assert worth(layer, plan, blocks, hidden, SHARE) == (0, 0, 0, math.inf)
 
 
-def test_a_batch_shares_what_a_look_reads(subject: Any) -> None:
-    layer, plan, *_ = subject
-    search = Counted(1e4, 1e5, 10.0)
-    assert look_time(layer, plan, 10, BATCH) < look_time(layer, plan, 10, 2) < look_time(layer, plan, 10, 1)
-    assert search_time(layer, search, BATCH) < search_time(layer, search, 1)
-    assert look_time(layer, plan, 256, 1) > look_time(layer, plan, 1, 1) + 256 * block_choice.ROW
-
-
 def test_a_batch_is_searched_for_up_to_as_many_classes_as_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     scans_are_dear(monkeypatch)
     layer, hidden = around_centres()
@@ -86,19 +78,6 @@ def test_layers_of_two_thousand_classes_may_have_blocks(monkeypatch: pytest.Monk
     layer, hidden = around_centres(2000)
     engine: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden)
     assert engine.plan.blocks is not None
-
-
-def test_searches_that_are_given_up_count_for_the_look(subject: Any) -> None:
-    layer, _, blocks, hidden = subject
-    search = searched(layer, blocks, hidden, SHARE, 10)
-    assert sooner(layer, search, 1e8, 1) and not sooner(layer, search._replace(again=1.0), 1e8, 1)
-
-
-def test_a_flat_layer_has_no_blocks() -> None:
-    rng = np.random.default_rng(0)
-    layer = hl.Layer(rng.standard_normal((6000, 64)).astype(np.float32))
-    engine: Any = hl.compile(layer, "codes", eps=math.inf, calibration=rng.standard_normal((600, 64)).astype(np.float32))
-    assert native.isa() == native.REFERENCE or engine.plan.blocks is None
 
 
 @pytest.mark.parametrize("size", [1e-40, 1e20, 3e38])

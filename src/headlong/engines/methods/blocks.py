@@ -7,8 +7,6 @@ from typing import Any
 
 from headlong import native
 from headlong.arrays import Array
-from headlong.engines.reference.block_reach import within
-from headlong.engines.reference.blocks import BlockSearch
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import MOST_SCORED, Blocks, Plan
@@ -27,7 +25,9 @@ MANY = 1024
 def with_blocks(
     plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise, asked: bool | None
 ) -> Plan:
-    """The plan with blocks, where that was ``asked`` for or vectors show that they read less."""
+    """The plan with blocks, where that was ``asked`` for or vectors show that they read less; searches are native alone."""
+    if native.isa() == native.REFERENCE:
+        return plan
     if asked is None:
         many = layer.vocab >= MANY if calibration is not None else layer.vocab >= CLASSES and math.isinf(wanted.eps)
         tried = many and layer.dim <= MOST_DIM
@@ -56,11 +56,6 @@ def least_found(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, shar
     if kind != "affine":
         return math.inf
     affine: Any = tuple(numbers)
-    if native.isa() == native.REFERENCE:
-        reference = BlockSearch(layer.weight, layer.bias, blocks, share)
-        return least_eps(
-            layer, plan, blocks, vectors, lambda row, k, eps: within(reference, None, row, k, None, affine, eps)
-        )
     search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
 
     def find(row: Doubles, k: int, eps: float) -> tuple[Array, ...]:

@@ -60,7 +60,7 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks:
         return Classes(rows, basis, shape, threads, gauges)
 
     features, whole = _features(layer, coded, shape)
-    order = _places(_neighbours(features, threads))
+    order = _places(native.neighbours(features, threads))
     del features  # as long as what records take
     levels, closer, shared = _levels(layer, coded, whole, order)
     return Blocks(
@@ -189,28 +189,6 @@ def shape_of(dim: int) -> BlockShape:
         edges.append(dim if len(edges) == SEGMENTS else min(step, dim))
         step *= 2
     return BlockShape(look, width, tuple(edges))
-
-
-def _neighbours(features: Floats, threads: int) -> NDArray[np.int32]:
-    """An order in which neighbours are alike: natively, or as NumPy says it."""
-    if native.isa() != native.REFERENCE:
-        return native.neighbours(features, threads)
-    order = np.arange(len(features), dtype=np.int32)
-    pieces = [(0, len(features))]
-    while pieces:
-        start, stop = pieces.pop()
-        if stop - start <= NEIGHBOURS:
-            continue
-        rows = features[order[start:stop]].astype(np.float64)
-        rows -= rows.mean(axis=0)
-        along = rows @ np.linalg.eigh(rows.T @ rows)[1][:, -1]
-        unit = NEIGHBOURS
-        while unit * NEIGHBOURS < stop - start:
-            unit *= NEIGHBOURS
-        half = max(unit, ((stop - start) // unit + 1) // 2 * unit)
-        order[start:stop] = order[start:stop][np.argsort(along, kind="stable")]
-        pieces += [(start, start + half), (start + half, stop)]
-    return order
 
 
 def _places(order: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -62,7 +62,7 @@ def tighter(
     layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int
 ) -> Blocks:
     """``boxes``, or rays where boxes do not read less than a fifth of a look at all classes and rays read less than boxes."""
-    if not (RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM) or native.isa() == native.REFERENCE:
+    if not (RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM):
         return boxes
 
     def read(blocks: Blocks) -> float:
@@ -104,8 +104,6 @@ class Worth(NamedTuple):
 
 def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> Worth:
     """As some vectors show."""
-    if native.isa() == native.REFERENCE:
-        return Worth(min(ASKED[1], layer.vocab), min(ASKED[1], layer.vocab), 0)  # it is asked for to be read, not to be fast
     search = functools.cache(lambda k: searched(layer, blocks, vectors, share, k))
 
     def last(batch: int) -> int:
@@ -184,7 +182,7 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     kind, *numbers = layer.link.lowered()
     if kind != "affine":
         return False
-    if always or native.isa() == native.REFERENCE:
+    if always:
         return True
     search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
     reader: Any = native.executor(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from headlong import native
 from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, Plan
@@ -26,8 +25,6 @@ K = 10
 def on_trial(layer: Layer, plan: Plan, threads: int) -> Plan:
     """``plan`` with blocks on trial, or without where they are of no use even to rows of the layer, which stand in for
     queries."""
-    if native.isa() == native.REFERENCE:
-        return plan
     vectors = stand_ins(layer)
     basis = whiten(layer.weight, vectors)
     if not promising(layer, basis, vectors, look_bytes(layer, plan) / layer.vocab, threads):
