@@ -197,12 +197,6 @@ def test_read_only_answers_do_not_warn() -> None:
     assert arrays.answer_as(Inner(locked, ""), arrays.Form("torch", False)).rows.tolist() == [0, 1, 2]
 
 
-def test_kinds() -> None:
-    assert arrays.kind_of(torch.zeros(1)) == "torch"
-    assert arrays.kind_of(np.zeros(1)) == "numpy"
-    assert arrays.kind_of([1]) == "numpy"
-
-
 def test_tensors_that_are_negated_or_conjugated_in_name_only_are_read() -> None:
     pairs = torch.complex(torch.arange(6.0).reshape(2, 3), torch.ones(2, 3))
     assert (arrays.hidden64(torch._neg_view(torch.ones(2, 3)), 3) == -1).all()

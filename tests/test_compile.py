@@ -83,10 +83,6 @@ def test_promises_say_what_they_are() -> None:
     assert str(hl.Promise(math.inf, 0.3, 0.3)) == "ids exact but for 0.3 of all queries, log-probabilities not promised"
 
 
-def test_svd_promises_nothing() -> None:
-    assert str(hl.compile(SMALL_LAYER, "svd").promise) == "nothing promised"
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -131,16 +127,6 @@ def test_bad_layers() -> None:
             hl.compile(hl.Layer(weight))
 
 
-def test_threads_change_no_answer() -> None:
-    rng = np.random.default_rng(1)
-    layer = hl.Layer(rng.standard_normal((5000, 32)).astype(np.float32))
-    hidden = rng.standard_normal((9, 32)).astype(np.float32)
-    one, two = (hl.compile(layer, "codes", threads=n) for n in (1, 3))
-    assert (one.topk(hidden, 6).ids == two.topk(hidden, 6).ids).all()
-    assert (one.topk(hidden, 6).logits == two.topk(hidden, 6).logits).all()
-    assert (one.sample(hidden, 3, seed=1, top_p=0.5).ids == two.sample(hidden, 3, seed=1, top_p=0.5).ids).all()
-
-
 @pytest.mark.parametrize("level", native.levels())
 @pytest.mark.parametrize("method", ["full", "codes"])
 def test_a_trained_layer(
@@ -165,14 +151,6 @@ def test_a_trained_layer(
         for b in range(len(drawn.ids)):
             won = int(drawn.ids[b, 0]), float(drawn.score[b, 0])
             check_draw(exact.logits[b], exact.exponents[b], gumbels(4, b, 0, classes), cut, *won)
-
-
-def test_the_trained_layer_is_read_in_part(trained: Layer, trained_hidden: np.ndarray) -> None:
-    """A query costs at most 30 % of float32's bytes."""
-    engine = hl.compile(trained, "codes", eps=0.2, threads=1)
-    for count in (1, 8):
-        cost = engine.topk(trained_hidden[:count], 10).cost
-        assert cost.bytes[0] <= 0.3 * trained.vocab * trained.dim * 4 and not cost.dense.any()
 
 
 def test_weighted_svd_covers_the_trained_layer(trained: Layer, trained_hidden: np.ndarray) -> None:

@@ -140,17 +140,6 @@ def test_other_work_comes_before_every_cold_call() -> None:
     assert len({turn[1][0] for turn in turns}) == 2, "the order is drawn afresh"
 
 
-def test_the_largest_cache_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold, "CACHES", tmp_path)
-    assert cold.megabytes() == cold.LEAST
-    for place, size in enumerate(("32K\n", "98304K\n", "bad\n")):
-        (tmp_path / f"index{place}").mkdir()
-        (tmp_path / f"index{place}" / "size").write_text(size)
-    assert cold.megabytes() == 192
-    (tmp_path / "index1" / "size").write_text("2048M\n")
-    assert cold.megabytes() == cold.MOST
-
-
 def test_who_cannot_be_made_is_left_out_by_name(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = made(rng)
 
@@ -163,12 +152,6 @@ def test_who_cannot_be_made_is_left_out_by_name(rng: np.random.Generator, monkey
     assert record["left_out"] == [{"contestant": "headlong", "why": "too few vectors"}] and len(record["rows"]) == 1
     with pytest.raises(OptionError, match="too few vectors"):
         rows.run(layer, hidden, ["headlong"], QUICK, silent)
-
-
-def test_batches_beyond_the_queries_are_left_out(rng: np.random.Generator) -> None:
-    layer, hidden = made(rng)
-    record = rows.run(layer, hidden[:3], ["full"], QUICK, silent)
-    assert {row["batch"] for row in record["rows"]} == {1}
 
 
 def test_torch_answers_as_numpy_does(rng: np.random.Generator) -> None:

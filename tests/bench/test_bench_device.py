@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 import headlong as hl
@@ -75,18 +74,3 @@ def test_a_device_that_is_not_here_is_one_line(tool: ModuleType, capsys: pytest.
     with pytest.raises(SystemExit) as ended:
         tool.main(["--device", "tpu", "--shape", "70,8,1"])
     assert ended.value.code == 2 and "expected 'cuda'" in capsys.readouterr().err
-
-
-def test_a_call_is_timed_between_events_behind_a_read_of_something_else(tool: ModuleType) -> None:
-    from types import SimpleNamespace
-
-    said: list[str] = []
-
-    def event(enable_timing: bool) -> Any:
-        return SimpleNamespace(
-            record=lambda: said.append("event"), synchronize=lambda: said.append("wait"), elapsed_time=lambda end: 2.5
-        )
-
-    gpu, other = SimpleNamespace(cuda=SimpleNamespace(Event=event)), SimpleNamespace(sum=lambda: said.append("read"))
-    assert tool.EventClock(gpu, other)(lambda block: said.append("call"), np.zeros(1)) == 0.0025
-    assert said == ["read", "event", "call", "event", "wait"]

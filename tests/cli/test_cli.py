@@ -21,7 +21,6 @@ from headlong import inspection, integrations, native
 from headlong.bench.measure import read_run
 from headlong.cli.main import app
 from headlong.demo import model as nextword
-from headlong.engines.method import METHODS
 from headlong.store import write_file
 from structured_layers import made
 
@@ -326,19 +325,6 @@ def test_every_command_refuses_the_same_types(files: Path, command: list[str], d
     np.save(files / "h.npy", np.zeros((3, 16), dtype))
     args = [part.replace("{}", str(files / "layer.safetensors")) for part in command]
     assert "expected float16, bfloat16, float32 or float64" in fails(*args, files / "h.npy")
-
-
-def test_an_engine_is_known_by_its_content(files: Path) -> None:
-    call("compile", files / "layer.safetensors", "-o", files / "new" / "o2.bin", "--method", "svd")
-    assert json.loads(call("inspect", files / "new" / "o2.bin", "--json"))["name"] == "svd"
-    assert "Engine(svd" in call("topk", files / "new" / "o2.bin", files / "h.npy")
-    call("compile", files / "layer.safetensors", "-o", files / "new" / "o2.bin", "--method", "full")  # one engine after another
-
-
-def test_the_help_names_every_method() -> None:
-    shown = process("compile", "--help", COLUMNS="200").stdout
-    (line,) = (line for line in shown.splitlines() if "--method" in line)
-    assert {"auto", *METHODS} <= set(re.findall(r"\w+", line))
 
 
 def test_inspect_verifies_a_file(files: Path) -> None:

@@ -13,7 +13,7 @@ from headlong import native
 from headlong.answers import LogProb
 from headlong.dtypes import BFLOAT16
 from headlong.engines.base import Engine
-from headlong.errors import HeadlongError, OptionError
+from headlong.errors import HeadlongError
 from headlong.previews.blocks.choice import EVERY
 
 RNG = np.random.default_rng(11)
@@ -222,13 +222,6 @@ def long_way(engine: Any, verb: str, *args: Any, **more: Any) -> Any:
     else:
         same(found, expected)
     return found
-
-
-def test_threads_that_are_none_are_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    for text in ("none", "0", "-1", "99999999999", "2x"):
-        monkeypatch.setenv("HEADLONG_THREADS", text)
-        with pytest.raises(OptionError, match="HEADLONG_THREADS"):
-            hl.compile(LAYER, "codes").topk(HIDDEN[:1])
 
 
 def test_marks_say_where_the_time_of_a_call_goes(engines: dict[str, Any]) -> None:

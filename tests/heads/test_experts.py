@@ -17,7 +17,6 @@ from headlong.heads.experts import ExpertsHead
 from headlong.heads.gate_starts import sharpness, spherical_means
 from headlong.layers.experts import ExpertsLayer
 from oracle import check_topk
-from thinned import ALL
 
 
 def sparse(experts: int = 4, vocab: int = 60, dim: int = 8, keep: float = 0.4, **options: object) -> ExpertsHead:
@@ -49,23 +48,6 @@ def test_absent_classes_have_no_probability(bias: bool) -> None:
     target = torch.randint(59, (50,))
     torch.testing.assert_close(head(hidden, target).output, log_prob.gather(1, target[:, None])[:, 0])
     assert bool(head(hidden, target).loss.isfinite())
-
-
-def test_gradients_with_every_penalty() -> None:
-    for groups in ("expert", "class"):
-        head = sparse(groups=groups, load=0.3, lasso=0.01, expert_lasso=0.02).double()
-        hidden = torch.randn(6, 8, dtype=torch.float64, requires_grad=True)
-        target = torch.tensor([0, 1, 2, 4, 58, 3])
-        names = [name for name, _ in head.named_parameters()]
-        values = [value.detach().clone().requires_grad_() for value in head.parameters()]
-
-        def outcome(
-            x: torch.Tensor, *parts: torch.Tensor, head: ExpertsHead = head, names: list[str] = names, y: torch.Tensor = target
-        ) -> torch.Tensor:
-            loss: torch.Tensor = torch.func.functional_call(head, dict(zip(names, parts, strict=True)), (x, y)).loss
-            return loss
-
-        assert torch.autograd.gradcheck(outcome, (hidden, *values), fast_mode=not ALL)
 
 
 def test_penalties_are_their_formulas() -> None:

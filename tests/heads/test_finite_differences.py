@@ -17,7 +17,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "bands": [{"cutoffs": [3, 7], "widths": [6, 6]}, {"cutoffs": [4], "widths": [6], "counts": COUNTS, "bias": False}],
     "differentiated": [{}, {"columns": "split", "sizes": [4, 7], "widths": [4, 2]}, {"columns": "project", "bias": False}],
     "dense": [{}, {"bias": False, "chunk": 0}],
-    "experts": [{"experts": 3}, {"experts": 2, "load": 1.0, "lasso": 0.01, "expert_lasso": 0.01}],
+    "experts": [{"experts": 3}, {"experts": 2, "load": 1.0, "lasso": 0.01, "expert_lasso": 0.01, "groups": "class"}],
     "mos": [
         {"components": 3}, {"components": 2, "latent": 4, "chunk": 3, "bias": False}, {"curve": "plif", "knots": 20},
         {"curve": "sigsoftmax"}, {"curve": "monotone", "units": 3}, {"curve": "softcap"}, {"components": 1},

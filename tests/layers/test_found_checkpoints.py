@@ -26,10 +26,8 @@ from headlong.errors import (
     MalformedFileError,
     MissingPackageError,
     MissingTensorError,
-    OptionError,
-    StoreError,
 )
-from headlong.links import Affine, SoftCap
+from headlong.links import Affine
 from headlong.packed_rows import SIZES
 from headlong.store import write_file
 
@@ -91,25 +89,6 @@ def test_gguf(kind: str, tmp_path: Path) -> None:
     assert layer.dtype == {"F16": "float16", "BF16": "bfloat16"}.get(kind, kept)
     assert layer.name == ("output.weight (Q5_0, written out as float32: 1 MiB)" if kind == "Q5_0" else "output.weight")
     assert hl.Layer.load(tmp_path).checksum() == layer.checksum()  # the folder, too
-
-
-def test_what_a_gguf_file_says_of_its_logits(tmp_path: Path) -> None:
-    tied = {"token_embd.weight": "Q8_0"}
-    cases: list[tuple[str, Arrays, Any]] = [
-        ("gemma2", {"final_logit_softcapping": 30.0}, SoftCap(30.0)),
-        ("command-r", {"logit_scale": 0.0625}, Affine(0.0625)),
-        ("granite", {"logit_scale": 8.0}, Affine.temperature(8.0)),
-        ("llama", {}, Affine()),
-    ]
-    for arch, facts, link in cases:
-        layer = hl.Layer.load(gguf_file(tmp_path / f"{arch}.gguf", tied, arch, **facts))
-        assert layer.link == link and layer.name == "token_embd.weight" and layer.dtype == "Q8_0"
-    odd = gguf_file(tmp_path / "odd.gguf", tied, "newton", logit_scale=3.0)
-    with pytest.raises(OptionError, match=r"newton.logit_scale=3.0 does is not known here; pass link="):
-        hl.Layer.load(odd)
-    assert hl.Layer.load(odd, link=Affine(3.0)).link == Affine(3.0)
-    with pytest.raises(StoreError, match="several models"):
-        hl.Layer.load(tmp_path)
 
 
 def test_damaged_and_unread_gguf_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

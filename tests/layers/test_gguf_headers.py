@@ -212,10 +212,3 @@ def test_a_tensor_that_scales_the_logits_is_not_passed_over(tmp_path: Path) -> N
     path.write_bytes(model(LLAMA, HEAD | {"output.scale": ([1], 0, 256)}, WEIGHT.tobytes() + np.float32(0.5).tobytes()))
     with pytest.raises(OptionError, match="scales its logits by the tensor output.scale"):
         hl.Layer.load(path)
-
-
-def test_a_missing_tensor_is_said_with_what_is_there(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(model(LLAMA, {"blk.0.attn_q.weight": ([8, 8], 0, 0)}, WEIGHT.tobytes()))
-    with pytest.raises(MissingTensorError, match=r"it has blk.0.attn_q.weight \[8, 8\] F32"):
-        hl.Layer.load(path)

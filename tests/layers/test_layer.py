@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,27 +43,6 @@ def put(folder: Path, tensors: dict[str, Any], config: dict[str, Any] | None = N
 # ---- the noun ----
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_numpy_weights_are_kept_as_they_are(dtype: type) -> None:
-    weight = WEIGHT.astype(dtype)
-    layer = Layer(weight)
-    assert np.shares_memory(layer.weight, weight)
-    assert (layer.vocab, layer.dim, layer.dtype) == (5, 4, np.dtype(dtype).name)
-    assert layer.bias is None
-    assert layer.link == IDENTITY
-    assert np.shares_memory(layer.stored, weight)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_torch_weights_are_kept_as_they_are(dtype: torch.dtype) -> None:
-    linear = torch.nn.Linear(4, 5).to(dtype)
-    layer = Layer(linear.weight, linear.bias)
-    assert layer.weight.ctypes.data == linear.weight.data_ptr()
-    assert layer.dtype == str(dtype).removeprefix("torch.")
-    assert layer.bias is not None
-    assert torch.equal(torch.from_numpy(layer.bias.copy()), linear.bias.detach().float())
-
-
 def test_strided_weights_are_copied() -> None:
     wide = np.arange(20, dtype=np.float32).reshape(4, 5)
     layer = Layer(wide.T)
@@ -103,10 +81,6 @@ def test_unusable_parts_are_refused(arguments: tuple[Any, ...], error: type[Head
 def test_repr_is_one_line() -> None:
     assert repr(Layer(WEIGHT)) == "Layer(vocab=5, dim=4, float16, no bias, identity)"
     assert repr(Layer(WEIGHT, BIAS, SoftCap(30))) == "Layer(vocab=5, dim=4, float16, bias, softcap 30)"
-
-
-def test_one_class_and_one_coordinate() -> None:
-    assert repr(hl.Layer(np.ones((1, 1), np.float32))) == "Layer(vocab=1, dim=1, float32, no bias, identity)"
 
 
 # ---- checksum ----
@@ -156,20 +130,6 @@ def test_loading_maps(tmp_path: Path) -> None:
     while isinstance(weight, np.ndarray) and weight.base is not None:
         weight = weight.base
     assert isinstance(weight, memoryview) or type(weight).__name__ == "mmap"
-
-
-def test_more_than_two_to_the_31_weights_are_mapped(tmp_path: Path) -> None:
-    vocab, dim = 2**20 + 1, 2**11
-    size = vocab * dim * 2
-    header = json.dumps({"lm_head.weight": {"dtype": "BF16", "shape": [vocab, dim], "data_offsets": [0, size]}}).encode()
-    header += b" " * (-len(header) % 8)  # misaligned tensors are copied
-    with open(tmp_path / "big.safetensors", "wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.seek(size - 2, os.SEEK_CUR)  # a hole: the file takes no room on disk
-        file.write(b"\x80\x3f")  # 1.0
-    layer = Layer.load(tmp_path / "big.safetensors")
-    assert layer.vocab * layer.dim > 2**31
-    assert layer.weight[-1, -2:].tolist() == [0.0, 1.0]
 
 
 def test_a_newer_file_is_refused(tmp_path: Path) -> None:
@@ -255,21 +215,6 @@ def test_the_configuration_makes_the_link(config: dict[str, Any], link: Link, tm
     assert Layer.load(tmp_path, weight="classifier.weight").link == IDENTITY  # the configuration is about the head
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "mpt", "logit_scale": "inv_sqrt_d_model"},
-        {"model_type": "cohere", "logit_scale": -1},
-        {"final_logit_softcapping": 30.0, "logit_scale": 0.5},
-    ],
-)
-def test_configurations_that_make_no_link_are_refused(config: dict[str, Any], tmp_path: Path) -> None:
-    put(tmp_path, {"lm_head.weight": WEIGHT}, config)
-    with pytest.raises((MalformedFileError, OptionError), match="pass link="):
-        Layer.load(tmp_path)
-    assert Layer.load(tmp_path, link=IDENTITY).link == IDENTITY
-
-
 def sharded(folder: Path) -> Path:
     put(folder, {"model.embed_tokens.weight": WEIGHT, "x": BIAS}, name="model-1.safetensors")
     put(folder, {"lm_head.weight": WEIGHT + 1, "lm_head.bias": BIAS}, name="model-2.safetensors")
@@ -328,12 +273,6 @@ def test_folders_without_one_model(tmp_path: Path) -> None:
     put(tmp_path, {"lm_head.weight": WEIGHT}, name="b.safetensors")
     with pytest.raises(StoreError, match=r"several models: a\.safetensors, b\.safetensors"):
         Layer.load(tmp_path)
-
-
-def test_the_trained_layer(trained: Layer) -> None:
-    assert repr(trained) == "Layer(vocab=33278, dim=512, float16, bias, identity, from weight)"
-    assert trained.bias is not None
-    assert np.isfinite(trained.weight).all()
 
 
 def trained(weight: Any) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import pytest
 
-import headlong as hl
 from headlong.cached_attribute import once
 from headlong.engines.adapting import OwnLock
 
@@ -63,13 +62,6 @@ def test_an_attribute_that_another_thread_computes_is_computed_in_the_child() ->
     slow.may.set()
     thread.join()
     assert slow.value == 7 and isinstance(Slow.value, once)
-
-
-@pytest.mark.parametrize("whose", [hl.Layer, hl.Table, hl.structured.TreeLayer])
-def test_what_layers_and_links_keep_has_no_lock(whose: type) -> None:
-    kept = [name for one in whose.__mro__ for name, value in vars(one).items() if isinstance(value, once)]
-    assert kept
-    assert not any(hasattr(value, "lock") for one in whose.__mro__ for value in vars(one).values())
 
 
 def test_a_lock_that_another_thread_held_is_free_in_a_child() -> None:
