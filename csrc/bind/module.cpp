@@ -40,6 +40,7 @@ NB_MODULE(_native, m) {
     });
     m.def("processors", &processors);
     m.def("tell_way", &tell_way, nb::arg("way"));
+    m.def("forget_ways", &forget_ways);
     m.def("team_rounds", &team_rounds);
     m.def("threads_at_hand", &threads_at_hand);
     m.def("processors_of_groups", &processors_of_groups, nb::arg("root"));

@@ -143,14 +143,10 @@ class Ways {
         } else if (spent_ > rest_) {
             spent_ = 0;
             speed_[other] = {};  // what it was like before may be over
-            if (other == 1 && taken_(workers)) {
-                rest_ = kRest;  // to ask again is cheap
-            } else {
-                way_ = other;
-            }
+            const bool refused = other == 1 && taken_(workers);
+            refused ? rest_ = kRest : way_ = other;  // to ask again is cheap
         } else if (work >= 0 && speed_[other].over(speed_[way_])) {
-            if (other == 0 || !taken_(workers)) return go(other);
-            speed_[other] = {};
+            other == 1 && taken_(workers) ? void(speed_[other] = {}) : go(other);
         }
     }
 

@@ -108,6 +108,7 @@ class Bed {
 };
 
 std::atomic<int> told_way{-1};
+std::atomic<bool> ways_are_over{false};
 
 // A round is a counter that hands out pieces: the caller and the workers that it asked for take the next one until none is
 // left. A worker that comes late finds nothing to do and nobody waiting for it. Where the host's team does more work in a second
@@ -118,6 +119,7 @@ class Pool {
         const int wanted = std::min({n - 1, kMostWorkers, processors() - 1});
         const int told = told_way.load(std::memory_order_relaxed);
         const bool either = told != 0 && team_.has(wanted + 1), choice = either && told != 1;
+        if (choice && ways_are_over.exchange(false)) situations_ = {};
         const int64_t begun = choice ? now() : 0;
         Ways& ways = situations_.at(begun);
         const bool team = either && (!choice || ways.way() == 1);
@@ -287,6 +289,8 @@ void run_pieces(int n, void (*work)(void*, int), void* with) {
 }
 
 void tell_way(int way) { told_way.store(way); }
+
+void forget_ways() { ways_are_over.store(true); }
 
 int64_t team_rounds() { return owner == process() ? pool->team_rounds.load() : 0; }
 

@@ -19,6 +19,9 @@ void run_pieces(int n, void (*work)(void*, int), void* with);
 // For tests and measurements: 0, our own threads alone; 1, the host's OpenMP team wherever there is one; -1, whichever is faster.
 void tell_way(int way);
 
+// What was learned of which is faster is forgotten: other work comes now.
+void forget_ways();
+
 // How many calls of run_pieces the host's OpenMP team has run so far.
 int64_t team_rounds();
 

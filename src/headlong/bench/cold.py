@@ -2,7 +2,7 @@
 
 ::
 
-    for turn in rounds:  for one in contestants (a fresh order each turn):  work() ; seconds += wall(one.call, block)
+    for turn in rounds:  for one in contestants (a fresh order each turn):  work() for a while ; seconds += wall(one.call, block)
 
 ``work`` multiplies more megabytes of other weights by a vector than the largest cache holds, as the layers before the output
 layer do: in PyTorch where a contestant has loaded it, in NumPy elsewhere. :func:`headlong.bench.measure.contest` times calls in
@@ -25,6 +25,8 @@ from headlong.bench.measure import Contestant, Progress, Timing, wall
 LAYERS = 6
 LEAST, MOST = 96, 512
 """Megabytes that go through the caches between two calls."""
+AWAKE = 0.03
+"""Seconds of such work, at least. A pause instead would put the threads of a team that wakes up on one processor."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -78,7 +80,9 @@ def contest(
             break
         rng.shuffle(order)
         for one in order:
-            work()
+            begun = time.perf_counter()
+            while time.perf_counter() - begun < AWAKE:
+                work()
             found[one.name].append(wall(one.call, prepared[one.name][turn % len(starts)]))
         if progress is not None:
             progress(turn + 1, rounds)

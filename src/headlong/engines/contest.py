@@ -73,6 +73,7 @@ def by_the_clock(engine: Engine, calibration: Doubles, wanted: Promise, seed: in
     engines = [engine.with_plan(engine.plan._replace(codes=codes), wanted, "") for codes in (None, *made)]
     names = ("all rows", *(named(codes) for codes in made))
     contest = Contest(names, timed(engines, np.ascontiguousarray(some_of(calibration))))
+    native.loaded().forget_ways()  # NumPy's threads looked out for work between these calls
     plan = engines[contest.fastest].plan
     method = Full() if plan == Plan() else engine.method
     return engine.with_plan(plan, wanted, f"{engine.reason}; {contest}", method)
