@@ -131,7 +131,11 @@ def test_other_work_comes_before_every_cold_call() -> None:
     def one(name: str) -> Contestant:
         return Contestant(name, lambda block: heard.append(f"{name}{block[0]}"))
 
-    found = cold.contest([one("a"), one("b")], [0, 1, 2], 1, 4, lambda: heard.append("work"))
+    def work() -> None:
+        if heard[-1] != "work":
+            heard.append("work")
+
+    found = cold.contest([one("a"), one("b")], [0, 1, 2], 1, 4, work)
     assert [len(entry.seconds) for entry in found] == [4, 4]
     turns = [tuple(heard[at : at + 4]) for at in range(2, len(heard), 4)]  # after one untimed call of each
     for turn, (first, a, second, b) in enumerate(turns):

@@ -2,7 +2,7 @@
 
 ::
 
-    for turn in rounds:  for one in contestants (a fresh order each turn):  work() for a while ; seconds += wall(one.call, block)
+    for turn in rounds:  for one in contestants, in a fresh order:  work() for a while ; seconds += wall(one.call, block)
 
 ``work`` multiplies more megabytes of other weights by a vector than the largest cache holds, as the layers before the output
 layer do: in PyTorch where a contestant has loaded it, in NumPy elsewhere. :func:`headlong.bench.measure.contest` times calls in

@@ -147,12 +147,12 @@ def _factors(
     from scipy.sparse import coo_matrix
 
     table = coo_matrix((np.ones(len(users), np.float32), (users, items)), shape).tocsr()
-    if loss == "als":
-        model = AlternatingLeastSquares(factors=width, iterations=8, random_state=0, num_threads=1)
-    else:
-        model = BayesianPersonalizedRanking(factors=width - 1, iterations=60, random_state=0, num_threads=1)  # and a bias
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package warns of BLAS's threads
+        if loss == "als":
+            model = AlternatingLeastSquares(factors=width, iterations=8, random_state=0, num_threads=1)
+        else:
+            model = BayesianPersonalizedRanking(factors=width - 1, iterations=60, random_state=0, num_threads=1)  # and a bias
         model.fit(table, show_progress=False)
     return (np.ascontiguousarray(side, np.float32) for side in (model.user_factors, model.item_factors))  # type: ignore[return-value]
 
