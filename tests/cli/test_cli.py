@@ -163,7 +163,7 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(nextword, "Recipe", small)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said = call("demo", "--quick", "--html", tmp_path / "demo.html", "-o", tmp_path / "demo.json")
-    for part in ("perplexity", "What comes next", "headlong", "svd", "× the fastest dense product", "of the ids right"):
+    for part in ("perplexity", "What comes next", "headlong", "svd", "Fastest dense product: ", "numpy fp32"):
         assert part in said
     assert "<svg" in (tmp_path / "demo.html").read_text(encoding="utf-8")
     assert read_run(tmp_path / "demo.json")["settings"]["ways"] == ["cold", "loop"]
@@ -376,6 +376,9 @@ def test_a_report_of_a_fault_finds_its_machine(monkeypatch: pytest.MonkeyPatch) 
     assert f"numpy {np.__version__}" in told["found"]
     assert str(Path.home()) not in "".join(lines)
     assert CliRunner().invoke(app, ["--verbose"]).exit_code == 2
+    monkeypatch.setenv("HEADLONG_ISA", "abacus")
+    said = CliRunner().invoke(app, ["--version", "--verbose"])
+    assert said.exit_code == 0 and "level       none: HEADLONG_ISA is 'abacus'" in said.stdout and "not found" in said.stdout
 
 
 def test_structured_layers_are_compiled_and_asked_as_what_they_are(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ so that :func:`claim_threads` can come before it.
 from __future__ import annotations
 
 import gc
-import importlib.metadata
 import json
 import os
 import platform
@@ -206,6 +205,7 @@ def commit() -> str | None:
 
 
 def _versions() -> Iterator[tuple[str, str]]:
+    import importlib.metadata  # thirteen milliseconds, which `hl.tune` does not need
     for package in PACKAGES:
         try:
             yield package, importlib.metadata.version(package)
