@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -185,3 +186,15 @@ def test_faiss_clients_find_the_best_documents(client: str) -> None:
     command = [sys.executable, str(ROOT / "examples/document_search.py"), client]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0 and "the 5 best of 3,000 documents" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("client", "needs"), [("lm_eval", "lm_eval"), ("trl", "trl peft"), ("serve", "fastapi uvicorn")])
+def test_clients_of_generate_answer_from_candidates(client: str, needs: str) -> None:
+    """In a process of its own, as above; the example itself compares the answers and looks which way they came."""
+    missing = [name for name in needs.split() if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed; examples/generate_clients.py says how")
+    command = [sys.executable, "-W", "ignore", str(ROOT / "examples/generate_clients.py"), client]
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=offline)
+    assert done.returncode == 0 and f"{client}: 4 answers, the same" in done.stdout, done.stderr
