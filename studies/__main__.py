@@ -36,7 +36,6 @@ def parser() -> argparse.ArgumentParser:
     listed = commands.add_parser("list", help="tables, whether they can run here, and every printed figure")
     listed.add_argument("study", nargs="?", help="one study, to list its figures too")
     listed.add_argument("--results", type=Path, default=RESULTS)
-    listed.add_argument("--json", action="store_true", help="JSON lines")
     run = commands.add_parser("reproduce", help="run a table or a script; a table's rows are judged")
     run.add_argument("target", help="STUDY, STUDY:TABLE or STUDY:SCRIPT, as list shows them")
     run.add_argument("arguments", nargs="*", help="of a script")
@@ -86,13 +85,6 @@ def list_(asked: argparse.Namespace, threads: int) -> None:
     here = [(table.name, table.claim, papers.missing(table) or "can run") for table in papers.tables(target)]
     here += [(name, script.claim, f"takes {script.takes}") for name, script in scripts.of(target)]
     found = {paper: account.account(paper, asked.results) for paper in account.STUDIES if target in (None, paper)}
-    if asked.json:
-        for name, claim, state in here:
-            _say({"table": name, "claim": claim, "here": state})
-        for paper, mine in found.items():
-            for cell in mine:
-                _say({"study": paper, **cell._asdict()})
-        return
     shown.show(("table", "claim", "here"), here)
     shown.show(*shown.counted({paper: cells.counts(mine) for paper, mine in found.items()}))
     if target is not None:

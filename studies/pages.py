@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from studies import papers
 from studies.papers.account import STUDIES, account
 from studies.papers.cells import built, counts, lines_of, summary
 from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, beside
@@ -27,13 +26,6 @@ def study_counts() -> str:
     """A line for each study: how many figures it prints, and what became of them."""
     columns, found = counted({paper: counts(account(paper, RESULTS)) for paper in STUDIES})
     return markdown(columns, [(f"[{STUDIES[paper].about}]({STUDIES[paper].page}.md)", *rest) for paper, *rest in found])
-
-
-def tables() -> str:
-    """Every registered table, and how many of its rows were run."""
-    found = [(table, len(rows(f"{table.paper}.{table.table}"))) for table in papers.tables()]
-    ran = [(f"`{one.name}`", one.claim, f"{count:,}" if count else "not run") for one, count in found]
-    return markdown(("table", "claim", "rows run"), ran)
 
 
 def printed(paper: str) -> str:
@@ -174,7 +166,7 @@ def token_times() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "study-counts": study_counts, "papers": tables,
+    "study-counts": study_counts,
     "provenance": provenance, "adaptive-rates": adaptive_rates, "adaptive-authors": authors, "svd": svd,
     "experts": experts, "heads": heads, "heads-run": heads_run,
     "languages": languages, "token-times": token_times,

@@ -155,7 +155,7 @@ SETTINGS: dict[str, Any] = {
     "training.md": lambda: _texts() | _training(),
 }
 """What the examples of a page take for granted."""
-ELSEWHERE = {"../studies/pages/adaptive.md": _texts}
+ELSEWHERE = {"../studies/pages/adaptive-softmax.md": _texts}
 """Pages with examples of the package that are not in the site."""
 ALONE = {"checkpoints.md", "sklearn.md", "search.md", "transformers.md", "distributed.md", "llama-cpp.md"}
 """Pages with a test of their own, here or with the recipes."""

@@ -1,7 +1,7 @@
 """All four studies, printed cell by printed cell: what became of each here.
 
-    python -m studies list             a count for every study
-    python -m studies list liao2019    its cells
+python -m studies list             a count for every study
+python -m studies list liao2019    its cells
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from headlong.errors import DataError
 from studies.data import load
 from studies.data.digits import load_mnist
-from studies.data.files import DataFile, DataSet, data_root, read_text, verify
+from studies.data.files import DataFile, DataSet, data_root, verify
 from studies.data.text import load_splits
 
 NAMES = ("train.txt", "valid.txt", "test.txt")
@@ -52,11 +52,6 @@ def test_a_spoilt_file_is_named_with_its_origin_and_checksum(toy: Path, spoil: o
         assert part in message
 
 
-def test_a_missing_folder_says_where_the_data_comes_from(toy: Path) -> None:
-    with pytest.raises(DataError, match="is missing; train.txt of toy comes from the toy's makers"):
-        verify(row(toy), toy / "elsewhere")
-
-
 def test_the_folder_of_data_is_named_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADLONG_DATA", raising=False)
     with pytest.raises(DataError, match="set HEADLONG_DATA=FOLDER"):
@@ -70,26 +65,6 @@ def test_the_folder_of_data_is_named_or_refused(tmp_path: Path, monkeypatch: pyt
         load("penn-treebank")
     with pytest.raises(DataError, match="known are penn-treebank"):
         load("pen-treebank")
-
-
-@pytest.mark.parametrize(
-    ("raw", "fault"),
-    [
-        (b"", "is empty"),
-        (b" \n\n", "is empty"),
-        (b"caf\xe9 au lait\n", "byte 3 is 0xe9"),
-        ("text".encode("utf-16"), "is UTF-16"),
-    ],
-)
-def test_text_that_is_no_utf8(tmp_path: Path, raw: bytes, fault: str) -> None:
-    (tmp_path / "t.txt").write_bytes(raw)
-    with pytest.raises(DataError, match=fault):
-        read_text(tmp_path / "t.txt")
-
-
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_bytes(b"\xef\xbb\xbfword\n")
-    assert read_text(tmp_path / "t.txt") == "word\n"
 
 
 def test_digits_are_those_of_the_file(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -10,31 +10,14 @@ import pytest
 from headlong.errors import DataError
 from studies.data import load
 from studies.data.files import DataFile
-from studies.data.text import Vocabulary, build, load_plain, stream
+from studies.data.text import Vocabulary, build, load_plain
 from studies.data.translation import load_pairs
-
-
-def test_classes_are_in_order_of_frequency_ties_in_order_of_appearance() -> None:
-    vocabulary = Vocabulary.count("bacabda")
-    assert vocabulary.words == ("a", "b", "c", "d")
-    assert vocabulary.encode(["d", "a"]).tolist() == [3, 0]
 
 
 def test_rare_words_become_unk_which_counts_for_all_of_them() -> None:
     vocabulary = Vocabulary.count("aaabbxyzu", least=2)
     assert vocabulary.words == ("<unk>", "a", "b")
     assert vocabulary.encode(["z", "b"]).tolist() == [0, 2]
-
-
-def test_an_unknown_word_without_unk_is_an_error() -> None:
-    with pytest.raises(DataError, match="<unk>"):
-        Vocabulary(["a"]).encode(["b"])
-    with pytest.raises(DataError, match="twice"):
-        Vocabulary(["a", "a"])
-
-
-def test_lines_end_in_eos() -> None:
-    assert list(stream(" a b \n\nc")) == ["a", "b", "<eos>", "<eos>", "c", "<eos>"]
 
 
 def test_new_words_of_the_test_text_become_unk() -> None:
@@ -70,13 +53,6 @@ def test_pairs_keep_their_order_and_drop_rare_words(tmp_path: Path) -> None:
     assert found.source.words == ("<unk>", "<s>", "<eos>", "a")
     assert [ids.tolist() for ids in found.train.source] == [[3, 0, 2], [3, 0, 2]]
     assert found.test.reference == ["y z"]
-
-
-def test_sides_of_different_length_are_refused(tmp_path: Path) -> None:
-    pairs(tmp_path)
-    (tmp_path / "train.de").write_text("x\n")
-    with pytest.raises(DataError, match=r"has 2 lines, train\.de has 1"):
-        load_pairs(tmp_path, PAIR_FILES)
 
 
 @pytest.mark.parametrize(

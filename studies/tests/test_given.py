@@ -97,10 +97,9 @@ def test_a_folder_that_does_not_fit_is_refused_in_a_line(
 def test_the_list_accounts_for_every_printed_figure(tmp_path: Path) -> None:
     """With our runs and without any; a status for each cell, and what it takes where it is not run."""
     assert set(STUDIES) == {table.paper for table in papers.tables()}
-    lines = [json.loads(line) for line in ran("list", "--json").stdout.splitlines()]
     for paper in STUDIES:
         found, bare = account(paper, RESULTS), account(paper, tmp_path)
-        assert sum(line.get("study") == paper for line in lines) == len(found) == len(bare) >= 12
+        assert len(found) == len(bare) >= 12 and ran("list", paper).stdout.count("\n") > len(found)
         assert len({cell.what for cell in found}) == len(found), "no cell twice"
         assert {cell.status for cell in found} <= set(STATUSES)
         assert all(cell.note for cell in found if cell.status in ("not run", "stand-in"))

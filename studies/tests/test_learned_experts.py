@@ -18,7 +18,6 @@ from studies.models.experts.lasso_ramp import (
     geometric_median,
     learn,
     look,
-    ramp,
     started,
 )
 
@@ -95,34 +94,6 @@ def test_a_look_counts_what_a_loop_counts() -> None:
     assert seen.flops == pytest.approx(40 / (3 + float(sizes[best].double().mean())), rel=1e-5)
     right = log_prob.argsort(dim=1, descending=True)[:, :5] == target[:, None]
     assert seen.top[1] == pytest.approx(float((right.any(1) & finite[:, 0]).double().mean()))
-
-
-def test_the_ramp_stops_where_validation_drops_and_goes_one_back(tmp_path: Path) -> None:
-    data = layer_and_vectors()
-    generator = torch.Generator().manual_seed(0)
-    torch.manual_seed(0)
-    plan = TrainingPlan(**{**QUICK.__dict__, "lasso": 1e-2, "factor": 30.0, "slack": 0.05, "rungs": 6, "last": 6})
-    head = started(data, plan)
-    rungs = ramp(head, data, plan, plan.lasso, generator, lambda _: None, tmp_path / "half.safetensors")
-    *climbed, settled = rungs
-    assert climbed[-1].get("dropped") == 1.0 and climbed[-1]["top1"] < data.full - plan.slack
-    assert all(rung["top1"] >= data.full - plan.slack for rung in climbed[:-1])
-    assert settled["settled"] == 1.0 and settled["rows"] == (climbed[-2]["rows"] if len(climbed) > 1 else 24)
-    assert settled["lasso"] == climbed[-1]["lasso"] / plan.factor
-
-
-def test_a_ramp_that_was_killed_while_it_settled_ends_the_same(tmp_path: Path) -> None:
-    data, half = layer_and_vectors(), tmp_path / "half.safetensors"
-    plan = TrainingPlan(**{**QUICK.__dict__, "dropout": 0.2, "rungs": 2, "last": 2})
-    heads: list[ExpertsHead] = []
-    lines: list[str] = []
-    for seed in (0, 5):  # the second finds what the first left before it settled, and draws what the first drew
-        torch.manual_seed(seed)
-        head = started(data, plan)
-        ramp(head, data, plan, plan.lasso, torch.Generator().manual_seed(seed), lines.append, half)
-        heads.append(head)
-    assert len(lines) == 4, "two rungs and two settled ends"
-    torch.testing.assert_close(heads[0].weight, heads[1].weight, rtol=0, atol=0)
 
 
 def test_experts_learn_to_leave_out_and_a_killed_run_goes_on(tmp_path: Path) -> None:

@@ -17,11 +17,10 @@ from studies import papers
 from studies.models import harvest as harvest_run
 from studies.models.experts import lasso_ramp
 from studies.papers.account import account
-from studies.papers.cells import STATUSES, Cell
-from studies.papers.doubly_sparse import printed
+from studies.papers.cells import Cell
 from studies.papers.doubly_sparse import tables as learned
 from studies.papers.doubly_sparse import tasks as study
-from studies.papers.verdicts import Expected, verdict_on
+from studies.papers.verdicts import Expected
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 VOCAB, DIM = 40, 16
@@ -102,75 +101,6 @@ def test_accuracy_by_counting_is_accuracy_by_sorting(harvest: Path) -> None:
     best = np.argsort(-z, axis=1)
     for top in study.TOPS:
         assert found[f"top{top}"] == pytest.approx((best[:, :top] == data.target[:, None]).any(1).mean(), abs=1e-4)
-
-
-def test_every_printed_number_has_a_status(tmp_path: Path) -> None:
-    found = list(printed.cells(RESULTS))
-    assert len(found) == 57 and len({cell.what for cell in found}) == 57
-    assert {cell.status for cell in found} <= set(STATUSES)
-    assert all("(poster, " in cell.what for cell in found), "every cell says where it is printed"
-    assert all(cell.ours for cell in found if cell.status != "not run")
-    assert all(cell.note for cell in found if cell.status in ("stand-in", "not run", "differs"))
-    bare = [cell.status for cell in printed.cells(tmp_path)]
-    assert bare.count("not run") == 56, "without results nothing is claimed but a share that is counted"
-
-
-def row(task: str, method: str, top1: float, verdict: str = "no figure", **setting: str) -> dict[str, Any]:
-    got = {"top1": top1, "flops": 20.0}
-    verdicts = {"top1": verdict, "flops": "matched"}
-    model = {"name": f"a model of {task}"}
-    return {"setting": {"task": task, "method": method, **setting}, "got": got, "model": model, "verdict": verdicts}
-
-
-def test_a_printed_number_is_matched_where_every_seed_is() -> None:
-    lines = [row("ptb", "ds-64", 0.260, "matched", seed="0"), row("ptb", "ds-64", 0.250, "differs", seed="1")]
-    cells = {cell.what: cell for cell in printed.account(lines, {})}
-    assert cells["PTB, ds-64, accuracy"].status == "differs" and "2 seeds" in cells["PTB, ds-64, accuracy"].note
-    assert cells["PTB, ds-64, times fewer FLOPs"].status == "matched"
-    assert cells["Wiki-2, ds-64, accuracy"].status == "not run"
-
-
-def test_other_data_and_seeded_experts_stand_in_and_are_not_judged() -> None:
-    lines = [
-        row("characters", "full", 0.863),
-        row("characters", "ds-64", 0.80, seed="0"),
-        row("characters", "ds-64", 0.82, seed="1"),
-    ]
-    lines += [row("ptb, six epochs", "seeded-64", 0.25, "matched", seed="0")]
-    cells = {cell.what: cell for cell in printed.account(lines, {})}
-    cell = cells["CASIA, ds-64, accuracy"]
-    assert (cell.ours, cell.status) == ("81 (80 to 82)", "stand-in"), "in per cent"
-    assert cell.note.startswith("a text recogniser's 6,625 characters; a model of characters; 2 seeds; the full softmax has")
-    assert cells["CASIA, full, accuracy"].status == "stand-in"
-    assert "seeded, not learned" in cells["PTB, ds-64, accuracy"].note and cells["PTB, ds-64, accuracy"].status == "stand-in"
-    assert not any(dict(setting)["task"] in printed.STANDS for setting in learned.expected())
-
-
-def test_a_hierarchy_is_captured_where_every_seed_is() -> None:
-    def seeds(*purity: float) -> list[dict[str, Any]]:
-        setting = {"hierarchy": "10x10", "start": "random"}
-        got = [{"purity": one, "exact": 10, "revived": 1} for one in purity]
-        verdicts = [{"purity": verdict_on(one == 1.0)} for one in purity]
-        return [{"setting": setting, "got": mine, "verdict": said} for mine, said in zip(got, verdicts, strict=True)]
-
-    assert printed.captured("10x10", seeds(*[1.0] * 20)).status == "matched"
-    assert printed.captured("10x10", seeds(*[1.0] * 19)).status == "stand-in", "twenty are planned"
-    cell = printed.captured("10x10", seeds(*[1.0] * 19, 0.99))
-    assert cell.status == "differs" and "19 of 20 seeds" in cell.ours and "revived by k-means" in cell.note
-
-
-def test_any_task_will_do(harvest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not papers.missing(learned.TABLE)
-    monkeypatch.setenv("HEADLONG_DATA", str(harvest))
-    assert "multi30k-seq2seq" in papers.missing(learned.TABLE)
-
-
-def test_gains_are_judged_from_the_better_side() -> None:
-    wanted = learned.expected()[("task", "ptb"), ("method", "ds-64"), ("seed", "0")]
-    assert wanted["flops"].verdict(40.0) == "matched" and wanted["flops"].verdict(15.9) == "differs"
-    assert wanted["gain"].verdict(0.006) == "matched" and wanted["gain"].verdict(0.0) == "differs"
-    assert wanted["top1"].verdict(0.4) == "matched" and wanted["top1"].verdict(0.2549) == "differs"
-    assert not any("flops" in one for row, one in learned.expected().items() if not dict(row)["method"].startswith("ds-"))
 
 
 def test_stored_verdicts_are_what_the_tables_say_of_the_raw_numbers() -> None:

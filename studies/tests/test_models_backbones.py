@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from headlong.errors import OptionError
 from headlong.heads import DenseHead
 from studies.models.backbones.base import Backbone, Batch, Model
 from studies.models.backbones.lstm import Lstm, LstmOptions
@@ -84,13 +83,3 @@ def test_padding_of_the_target_never_reaches_the_head() -> None:
     changed = before.clone()
     changed[3:, 1] = 0
     torch.testing.assert_close(model((source, changed, real)).hidden, hidden)
-
-
-def test_an_odd_width_is_refused() -> None:
-    with pytest.raises(OptionError, match="dim = 7; expected an even number"):
-        Seq2Seq(Seq2SeqOptions(dim=7), VOCAB, VOCAB)
-
-
-def test_a_head_of_another_size_is_refused() -> None:
-    with pytest.raises(OptionError, match="ends in 8 numbers, the head reads 9"):
-        Model(language_models()["lstm"], DenseHead(9, VOCAB))

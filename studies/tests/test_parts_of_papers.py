@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from headlong.structured import ExpertsLayer
 from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
 from studies.papers.adaptive_softmax.synthetic import SCALE, Drawn
 from studies.papers.adaptive_softmax.variance import LINES, lines
-from studies.papers.doubly_sparse.contents import contents, rank_correlation
 
 
 def test_lines_of_variances_follow_their_errors_where_they_should(rng: np.random.Generator) -> None:
@@ -34,26 +30,6 @@ def test_prefixes_grow_as_in_the_authors_logs(rng: np.random.Generator) -> None:
     assert sorted(set(lengths)) == [16, 24, 36, 54, 81, 122, 183, 274, 411, 616, 923]
     search.until(0, 0.0)
     assert search.pulls[0] == 1000 and search.estimate[0] == pytest.approx(search.exact()[0])
-
-
-def test_experts_are_told_by_their_words() -> None:
-    ids, starts = np.array([0, 1, 0, 2, 3, 0, 1, 4]), np.array([0, 2, 5, 8])
-    layer = ExpertsLayer(np.ones((3, 4), np.float32), np.ones((8, 4), np.float32), ids, starts, vocab=5)
-    found = contents(layer, np.array([1000, 100, 10, 5, 0]), ["the", "of", "million", "shares", "unseen"])
-    assert found["rank_correlation"] == pytest.approx(0.9487, abs=1e-4)
-    assert found["smallest"] == {"size": 2, "words": ["the", "of"]}
-    assert rank_correlation(np.array([1, 2, 3]), np.array([7, 7, 7])) is None
-    assert rank_correlation(np.array([1, 2, 3]), np.array([9, 5, 1])) == -1.0
-
-
-def test_logits_are_never_held() -> None:
-    """V = 33,278, N = 2,240: a step of the dense head, in pieces, takes under a third of what [N, V] logits take."""
-    from studies.models import head_costs
-
-    if not Path("/proc/self/clear_refs").exists():
-        pytest.skip("the peak of the resident set is read from Linux's /proc")
-    rise = head_costs.fresh_memory_rise("dense", {**head_costs.SHAPE, "dim": 16})
-    assert rise < 4 * head_costs.SHAPE["vocab"] * head_costs.SHAPE["rows"]
 
 
 def test_clopper_and_pearson() -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch.nn import functional
 
 from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import prune
 from studies.models.experts.growth import Vectors, changed
-from studies.models.experts.lasso_ramp import Set, learn, started
-from studies.models.experts.lasso_ramp_plan import TrainingPlan
 from studies.models.experts.proximal import Proximal
 
 
@@ -85,28 +81,3 @@ def test_what_it_remembers_follows_the_rows_that_stay() -> None:
     changed(head, steps, lambda: prune(head, "allow"))
     assert len(head.weight) == int(kept.sum()) < 12
     torch.testing.assert_close(steps.state[head.weight]["mean"], mean)
-
-
-def test_whole_layers_become_sparse_experts_by_it(tmp_path: Path) -> None:
-    """From one whole layer: classes that nothing asks for leave all experts where they may, and accuracy stays."""
-    torch.manual_seed(2)
-    means = functional.normalize(2 * torch.randn(4, 12).repeat_interleave(6, 0) + torch.randn(24, 12))
-    weight, bias = torch.cat([6 * means, 0.1 * torch.randn(16, 12)]), torch.zeros(40)
-
-    def drawn(count: int) -> Vectors:
-        target = torch.randint(24, (count,))
-        return Vectors(3 * means[target] + 0.3 * torch.randn(count, 12), target)
-
-    valid = drawn(600)
-    full = float(((valid.hidden @ weight.T + bias).argmax(1) == valid.target).double().mean())
-    data = Set(weight, bias, drawn(4000), valid, full)
-    plan = TrainingPlan(
-        experts=(1, 2, 4), load=1.0, lasso=5e-3, factor=2.0, rungs=2, last=2, first=100, rung=100, prune=10, slack=0.1,
-        batch=256, gate_rate=1e-2, dropout=0.0, gamma=0.05, noise=2.0, proximal=0.3, settle=60, orphans="allow",
-    )  # fmt: skip
-    assert len(started(data, plan).ids) == 40
-    stages = list(learn(data, plan, 0, tmp_path, lambda line: None))
-    last = stages[-1].rungs[-1]
-    assert [stage.experts for stage in stages] == [1, 2, 4]
-    assert last["rows"] <= 4 * 26 and last["top1"] > full - 0.1
-    assert 20 <= len(torch.unique(stages[-1].head.ids)) <= 26, "24 classes are ever asked for"

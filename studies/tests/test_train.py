@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,13 @@ import pytest
 import torch
 
 from headlong import Layer
-from headlong.errors import DataError, MalformedFileError, NonFiniteError, OptionError
+from headlong.errors import MalformedFileError, NonFiniteError, OptionError
 from headlong.store import open_file
-from studies.models import optimisers
-from studies.models.evaluate import evaluate
 from studies.models.harvest import Wish, harvest, trained
 from studies.models.jobs import build_job
 from studies.models.recipe import Recipe, from_dict
 from studies.models.run import train
-from studies.models.train import BEST, LAST, Run, _seed
+from studies.models.train import BEST, LAST, Run
 from studies.tests.commands import ran
 
 WORDS = 40
@@ -63,28 +59,6 @@ def test_training_learns_and_records(text: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text()) == json.loads(json.dumps(record))
     assert str(text.parent) not in json.dumps(record)
     assert record["layer"]["checksum"] == checksum(tmp_path)
-
-
-@pytest.mark.parametrize("able", [None, False])
-def test_bfloat16_is_asked_for_where_the_processor_has_it(
-    text: Path, tmp_path: Path, able: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every shipped recipe asks for it; an LSTM in bfloat16 is refused by PyTorch on a processor without."""
-    if able is not None:
-        monkeypatch.setattr(optimisers, "has_bfloat16", lambda: able)
-    there = optimisers.has_bfloat16()
-    record = train(recipe(text, bf16=True), tmp_path / "asked")
-    assert record["environment"]["products"] == ("bfloat16" if there else "float32")
-    plain = train(recipe(text), tmp_path / "plain")
-    assert plain["environment"]["products"] == "float32"
-    assert (record["layer"]["checksum"] == plain["layer"]["checksum"]) == (not there)
-
-
-def test_the_test_figure_is_that_of_the_best_epoch(text: Path, tmp_path: Path) -> None:
-    record = train(recipe(text, epochs=6, rate=0.2), tmp_path)
-    figures = [entry["valid_perplexity"] for entry in record["curve"]]
-    job = trained(tmp_path)
-    assert evaluate(job.model, job.valid).perplexity == pytest.approx(min(figures))
 
 
 def test_stopped_anywhere_and_resumed_is_the_same_run(text: Path, tmp_path: Path) -> None:
@@ -139,48 +113,6 @@ def test_a_damaged_checkpoint_is_refused_and_kept(text: Path, tmp_path: Path, sp
 def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match=r"lower training\.rate \(now 1e\+38\), or training\.clip$"):
         train(recipe(text, optimiser="sgd", rate=1e38, clip=0.0), tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("option", "fault"),
-    [
-        ("model.dim=99999999999", "model.dim = 99999999999; expected 1 to 65,536"),
-        ("model.dim=9999999999999999999999", "model.dim = 9999999999999999999999; expected 1 to 65,536"),
-        ("model.layers=0", "model.layers = 0; expected 1 to 1,000"),
-        ("model.dropout=2", "model.dropout = 2.0; expected 0 or more and less than 1"),
-        ("training.epochs=0", "training.epochs = 0; expected a number from 1 up to 2^31"),
-        ("training.rate=NaN", "training.rate = nan; expected a finite rate above 0"),
-        ("head.bogus=1", "the dense head does not take these options: bogus; expected such as bias=True, chunk=None"),
-        ("data=3", 'recipe ptb-lstm: data = 3; expected data = "..." (a name, a folder or a file), model, head, training'),
-    ],
-)
-def test_impossible_options_are_named(text: Path, tmp_path: Path, option: str, fault: str) -> None:
-    options = ["--out", str(tmp_path / "run"), "--option", option]
-    done = ran("train", "ptb-lstm", "--data", str(text), *options)
-    assert (done.exit_code, done.stderr) == (2, f"studies: {fault}\n") and not (tmp_path / "run").exists()
-
-
-def test_any_seed_seeds_every_step() -> None:
-    seeds = [0, 1, 2000, 2**31 - 1]
-    steps = {_seed(seed, epoch, step) for seed in seeds for epoch in (0, 9) for step in (0, 7)}
-    assert len(steps) == 4 * len(seeds)
-    for step in steps:
-        torch.manual_seed(step)
-
-
-def test_a_held_out_part_that_is_too_short_is_named(text: Path) -> None:
-    with pytest.raises(DataError, match=r"the valid split: a text of \d+ tokens in 1 columns is shorter than the window"):
-        build_job(recipe(text, window=400, batch=2))
-
-
-def test_models_and_data_have_to_fit(text: Path) -> None:
-    wrong = from_dict({"data": str(text), "model": {"kind": "seq2seq"}}, "wrong")
-    with pytest.raises(OptionError, match=r"the model seq2seq reads pairs, text\.txt is text"):
-        build_job(wrong)
-    with pytest.raises(OptionError, match="no model is called 'rnn'"):
-        build_job(from_dict({"data": str(text), "model": {"kind": "rnn"}}, "wrong"))
-    with pytest.raises(DataError, match="shorter than the window"):
-        build_job(recipe(text, window=5000))
 
 
 def test_a_harvested_layer_and_its_vectors_belong_together(text: Path, tmp_path: Path) -> None:
@@ -245,10 +177,3 @@ def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> Non
     ]:
         done = ran(*words)
         assert done.exit_code == 2 and fault in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-def test_a_recipe_that_is_not_there_is_refused_before_torch_is_loaded() -> None:
-    code = "import sys; sys.modules['torch'] = None; from studies.__main__ import main; sys.exit(main())"
-    call = [sys.executable, "-c", code, "train", "missing.toml"]
-    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2 and "'missing.toml' is no recipe" in done.stderr, done.stderr

@@ -4,7 +4,7 @@
 
 The first stage has few experts with all classes; when there are many they know few each, so memory and time stay near
 those of one full softmax. Optimiser moments follow their rows through pruning. The hidden vectors may come through a
-``body`` that is trained as well. A stage that is done is kept in ``folder`` and not run again.
+``body`` that is trained as well.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,6 @@ from headlong.bench.measure import Progress
 from headlong.errors import OptionError
 from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import follow, mitosis, prune, revive
-from headlong.store import open_file, write_file
 
 SAMPLE = 20_000
 """Vectors that gates are placed by."""
@@ -76,12 +74,7 @@ class Vectors(NamedTuple):
 
 
 def grow(
-    head: ExpertsHead,
-    vectors: Vectors,
-    growth: Growth,
-    body: nn.Module | None = None,
-    folder: Path | None = None,
-    progress: Progress | None = None,
+    head: ExpertsHead, vectors: Vectors, growth: Growth, body: nn.Module | None = None, progress: Progress | None = None
 ) -> int:
     """Train ``head`` (and ``body``) through its stages; how often an expert that no vector picked was revived."""
     final = head.experts * growth.copies
@@ -90,21 +83,13 @@ def grow(
     body = nn.Identity() if body is None else body
     done = revived = 0
     for stage, steps in enumerate((growth.steps, growth.last)[: 1 + (growth.copies > 1)]):
-        file = None if folder is None else folder / f"stage{stage}.safetensors"
-        if file is not None and file.is_file():
-            revived += _restore(file, head, body)
-        else:
-            mine = 0
-            torch.manual_seed(growth.seed * 1000 + stage)
-            if stage:
-                scattered(head, growth.copies, _through(body, vectors.sample(SAMPLE)))
-            for step, count in enumerate(_stage(head, body, vectors, growth, steps), 1):
-                mine += count
-                if progress is not None:
-                    progress(done + step, growth.steps + growth.last)
-            if file is not None:
-                _keep(file, head, body, mine)
-            revived += mine
+        torch.manual_seed(growth.seed * 1000 + stage)
+        if stage:
+            scattered(head, growth.copies, _through(body, vectors.sample(SAMPLE)))
+        for step, count in enumerate(_stage(head, body, vectors, growth, steps), 1):
+            revived += count
+            if progress is not None:
+                progress(done + step, growth.steps + growth.last)
         done += steps
     return revived
 
@@ -179,16 +164,3 @@ def _through(body: nn.Module, hidden: Tensor) -> Tensor:
     body.eval()
     out: Tensor = body(hidden)
     return out
-
-
-def _keep(file: Path, head: ExpertsHead, body: nn.Module, revived: int) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    both = nn.ModuleDict({"head": head, "body": body})
-    write_file(file, {name: value.detach().numpy() for name, value in both.state_dict().items()}, {"revived": str(revived)})
-
-
-def _restore(file: Path, head: ExpertsHead, body: nn.Module) -> int:
-    opened = open_file(file)
-    both = nn.ModuleDict({"head": head, "body": body})
-    both.load_state_dict({name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors})
-    return int(opened.metadata["revived"])

@@ -164,32 +164,16 @@ def learn(data: Set, plan: TrainingPlan, seed: int, folder: Path, tell: Callable
             torch.manual_seed(seed * 1000 + experts)
             if experts > head.experts:
                 divided(head, head.read(data.train.sample(SAMPLE)), plan.noise, generator)
-            half = folder / f"ramp-{experts}.safetensors"
-            rungs = ramp(head, data, plan, plan.strength(experts), generator, tell, half)
+            rungs = ramp(head, data, plan, plan.strength(experts), generator, tell)
             _keep(file, head, rungs)
-            half.unlink()
-            half.with_suffix(".json").unlink()
         yield Stage(experts, head, rungs)
 
 
 def ramp(
-    head: ExpertsHead,
-    data: Set,
-    plan: TrainingPlan,
-    lasso: float,
-    generator: torch.Generator,
-    tell: Callable[[str], None],
-    half: Path,
+    head: ExpertsHead, data: Set, plan: TrainingPlan, lasso: float, generator: torch.Generator, tell: Callable[[str], None]
 ) -> list[dict[str, float]]:
-    """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was.
-
-    ``half`` keeps what the rungs left, and where the random numbers were: a run that is stopped while it settles goes on there.
-    """
-    if half.is_file():
-        rungs = _restore(half, head, generator)
-    else:
-        rungs = _raised(head, data, plan, lasso, generator, tell)
-        _keep(half, head, rungs, generator)
+    """Raise the lasso until validation drops; ``head`` is left at the last rung before, settled. Every rung as it was."""
+    rungs = _raised(head, data, plan, lasso, generator, tell)
     optimiser = optimiser_of(head, 0.0, data.train, plan.proximal, plan.gate_rate)
     whole = [group["lr"] for group in optimiser.param_groups]
     for share in plan.rates(head.experts):
@@ -239,23 +223,17 @@ def _said(rung: dict[str, float]) -> str:
     )
 
 
-def _keep(file: Path, head: ExpertsHead, rungs: list[dict[str, float]], generator: torch.Generator | None = None) -> None:
-    """``generator``: with its state and that of dropout."""
+def _keep(file: Path, head: ExpertsHead, rungs: list[dict[str, float]]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file.with_suffix(".json")) as record:
         record.write(json.dumps(rungs).encode())
-    parts = {name: value.detach().cpu().numpy() for name, value in head.state_dict().items()}
-    if generator is not None:
-        parts |= {"random.batches": generator.get_state().numpy(), "random.dropout": torch.get_rng_state().numpy()}
-    write_file(file, parts, {"format": "headlong stage"})
+    write_file(
+        file, {name: value.detach().cpu().numpy() for name, value in head.state_dict().items()}, {"format": "headlong stage"}
+    )
 
 
-def _restore(file: Path, head: ExpertsHead, generator: torch.Generator | None = None) -> list[dict[str, float]]:
+def _restore(file: Path, head: ExpertsHead) -> list[dict[str, float]]:
     opened = open_file(file)
-    parts = {name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors}
-    if generator is not None:
-        generator.set_state(parts.pop("random.batches"))
-        torch.set_rng_state(parts.pop("random.dropout"))
-    head.load_state_dict(parts)
+    head.load_state_dict({name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors})
     rungs: list[dict[str, float]] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
     return rungs

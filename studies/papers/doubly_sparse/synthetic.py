@@ -9,13 +9,12 @@
 of the ten becomes ten, whose gates are drawn anew around their parent's (a hundred whole experts at once would be a hundred
 million weights). An expert that no vector picks becomes half of the busiest one: ``revived`` says how often. ``purity``: the
 share of an expert's classes that are of its commonest super-class, mean over experts; ``exact``: experts whose classes are one
-super-class, all of it. A training in which experts divide keeps its stages in ``runs/liao2019/synthetic`` and goes on there.
+super-class, all of it.
 """
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +25,6 @@ from headlong.heads import ExpertsHead
 from studies.models.experts.growth import Growth, Vectors, grow
 
 DIM, ITEMS, RATE = 100, 100, 3e-3
-RUNS = Path("runs") / "liao2019" / "synthetic"
 
 
 class Case(NamedTuple):
@@ -56,8 +54,7 @@ def run(case: Case, seed: int, progress: Progress) -> dict[str, float]:
     body = nn.Sequential(nn.Dropout(0.2), nn.Linear(DIM, DIM), nn.ReLU())
     head = ExpertsHead(DIM, vocab, experts=case.supers // case.copies, bias=False, **penalties)
     growth = Growth(case.steps, case.copies, case.last, case.batch, RATE, 0.3, 20, case.settle, seed, alive=divides)
-    folder = RUNS / f"{case.supers}x{case.supers}-{seed}" if divides else None
-    revived = grow(head, train, growth, body, folder, progress)
+    revived = grow(head, train, growth, body, progress)
     body.eval()
     head.eval()
     with torch.no_grad():

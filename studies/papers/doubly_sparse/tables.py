@@ -141,16 +141,15 @@ def ratio_of(task: str) -> float:
 
 
 def _trained(context: Context, task: str, method: str, seed: int, data: Data) -> dict[str, float]:
-    """A control, or experts that are seeded; what is half trained lies in ``runs/liao2019``."""
+    """A control, or experts that are seeded, whose layer is kept in ``runs/liao2019``."""
     from studies.papers.doubly_sparse import tasks as study
 
-    progress, state = (
-        context.stage(f"{task} {method} seed {seed}"),
-        RUNS / task / f"{method}-{seed}-{data.layer.checksum()[:12]}",
-    )
+    progress = context.stage(f"{task} {method} seed {seed}")
     if method != "seeded-64":
         return study.tuned(data, plan_of(task.partition(",")[0]), method, seed, progress)
-    head = study.seeded_experts(data, study.TASKS[task], ratio_of(task), seed, state, progress)
+    head = study.seeded_experts(data, study.TASKS[task], ratio_of(task), seed, progress)
+    state = RUNS / task / f"{method}-{seed}-{data.layer.checksum()[:12]}"
+    state.mkdir(parents=True, exist_ok=True)
     head.to_layer().save(state / "layer.safetensors")
     return study.measured(head, data) | study.bleu(context.data, study.TASKS[task], head.predict)
 

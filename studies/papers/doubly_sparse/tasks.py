@@ -198,7 +198,7 @@ def _from_layer(data: Data, method: str) -> DenseHead | DifferentiatedHead:
     return head
 
 
-def seeded_experts(data: Data, task: Task, ratio: float, seed: int, work: Path, progress: Progress) -> ExpertsHead:
+def seeded_experts(data: Data, task: Task, ratio: float, seed: int, progress: Progress) -> ExpertsHead:
     """64 of them, seeded from the layer with a tenth more room than the ratio allows to spare, then trained and pruned."""
     from headlong.heads.expert_pruning import seeded
 
@@ -208,7 +208,7 @@ def seeded_experts(data: Data, task: Task, ratio: float, seed: int, work: Path, 
     options: dict[str, Any] = {"load": 0.1, "lasso": task.lasso, "expert_lasso": task.lasso, "gamma": 0.3}
     head = seeded(*rows_of(data), data.train.sample(SEEDED_ON), count, rows, **options)
     growth = Growth(task.steps, batch=task.batch, rate=task.rate, settle=min(100, task.steps), seed=count + 1000 * seed)
-    grow(head, data.train, growth, folder=work, progress=progress)
+    grow(head, data.train, growth, progress=progress)
     return head.eval()
 
 

@@ -161,9 +161,7 @@ def facts() -> dict[str, str]:
     return product_facts()
 
 
-SOURCE = (
-    "the talk's AWD-LSTM table (PTB 58.37 / 57.25 / 56.43 / 56.02), checked; another recipe, so only the order is compared"
-)
+SOURCE = "the talk's AWD-LSTM table (PTB 58.37 / 57.25 / 56.43 / 56.02), checked; another recipe, so only the order is compared"
 FILES = {"penn-treebank": "penn-treebank/ptb.train.txt", "wikitext-2": "wikitext-2/train.txt"}
 for _table, _study in STUDIES.items():
     _long = f"{_study.steps:,} steps of 700 tokens" if _study.steps else f"{_study.epochs} epochs"

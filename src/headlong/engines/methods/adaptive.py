@@ -17,7 +17,7 @@ which are not sound: the best class alone has a lower end in 2, so that ranks 2.
 Nothing is promised either way: variances are estimated from the same few draws. ``arm`` and ``sum`` are the published
 multipliers on all of them, fitted on calibration vectors until the failure rate is met; 1 is the theory. ``cost.bytes`` counts
 every entry once, four bytes each, as the authors count. Entries are saved, not time: rotated codes are faster
-(studies/pages/adaptive.md).
+(studies/pages/adaptive-softmax.md).
 The native search is ``csrc/adaptive.cpp``; this file has the same in NumPy.
 """
 
