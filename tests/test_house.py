@@ -296,6 +296,26 @@ def test_the_version_is_stated_once() -> None:
         release["check"]("v9")
 
 
+def test_a_tag_needs_a_date_and_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = runpy.run_path(str(ROOT / "tools/release"), run_name="release")
+    monkeypatch.setitem(release["check"].__globals__, "ROOT", tmp_path)
+    tag = f"v{headlong.__version__}"
+    written = {
+        "src/headlong/__init__.py": f'__version__ = "{headlong.__version__}"', "CHANGELOG.md": f"## [{tag[1:]}] - 2027-01-31",
+        **release["ADDRESSED"],
+    }  # fmt: skip
+    for file, line in written.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(f"first\n{line} ...\n" if file in release["ADDRESSED"] else f"{line}\n", encoding="utf-8")
+    release["check"](tag)
+    for file in ("CHANGELOG.md", *release["ADDRESSED"]):
+        kept = (tmp_path / file).read_text(encoding="utf-8")
+        (tmp_path / file).write_text("- unreleased\n", encoding="utf-8")
+        with pytest.raises(SystemExit, match=rf"FAILED .*{re.escape(file)}"):
+            release["check"](tag)
+        (tmp_path / file).write_text(kept, encoding="utf-8")
+
+
 def test_faults_can_still_be_planted() -> None:
     """``tools/plant_faults.py`` writes a line otherwise: it has to be there, once."""
     faults = tomllib.loads((ROOT / "tools/faults.toml").read_text(encoding="utf-8"))["fault"]
