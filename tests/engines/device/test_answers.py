@@ -17,7 +17,7 @@ from devices import GPU, PLACE, tensor, torch
 from headlong.engines.device.calls import call_of
 from headlong.engines.device.codes import coded
 from headlong.engines.device.engine import BEYOND, BEYOND_CODES
-from headlong.engines.device.matrix import Tiles, unit
+from headlong.engines.device.matrix import INTERPRETED, Scan, Tiles, unit
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_draw, check_topk, check_within, logsumexp, truth
@@ -137,10 +137,72 @@ def test_a_nucleus_wider_than_the_first_candidates(rng: np.random.Generator, mon
     layer = layer_of(rng, 200, 9)
     hidden = (rng.standard_normal((2, 9)) * 0.1).astype(np.float32)
     engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
-    drawn, expected = (reader.sample(hidden, top_p=0.95, seed=8) for reader in (engine, cpu))
+    drawn, expected = (reader.sample(hidden, 3, top_p=0.95, min_p=1e-9, seed=8) for reader in (engine, cpu))
     assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all() and drawn.cost.dense.all()
     monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
-    assert not engine.sample(hidden, top_p=0.95, seed=8).proved.any(), "what cannot be looked at is not proved"
+    assert not engine.sample(hidden, top_p=0.95, min_p=1e-9, seed=8).proved.any(), "what cannot be looked at is not proved"
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of some hundred classes are drawn from as those that are too large to be ranked are."""
+    monkeypatch.setattr("headlong.engines.device.engine.NUCLEUS", 4)
+    monkeypatch.setattr("headlong.engines.device.matrix.INTERPRETED", INTERPRETED._replace(classes=16))
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("link", [hl.Affine(0.7, -3.0), hl.SoftCap(5.0), hl.Table(-4.0, 0.5, np.arange(0.1, 9) ** 2, 0.2, 9.0)])
+@PROVING
+def test_draws_from_a_nucleus_are_those_of_the_cpu(
+    method: str, link: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the ends of a scan alone: masked, and in a graph, too."""
+    layer = layer_of(rng, 1100 if GPU else 300, 9, link=link)
+    hidden, live = (rng.standard_normal((4, 9)) * 0.3).astype(np.float32), rng.random((4, layer.vocab)) < 0.5
+    engine, cpu = hl.compile(layer, method, device=PLACE), hl.compile(layer, "full")
+    for asked in ({"top_p": 0.7}, {"top_p": 0.95, "allowed": live}):
+        drawn, expected = (reader.sample(hidden, 3, 1.7, seed=8, **asked) for reader in (engine, cpu))
+        assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
+        np.testing.assert_allclose(drawn.score, expected.score, rtol=1e-12)
+        assert (drawn.cost.rows == 3 * layer.vocab).all(), "the three scans of a row, and nothing was read again"
+    monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
+    drawn, expected = (reader.sample(hidden, 3, 1.7, seed=8, top_p=0.7) for reader in (engine, cpu))
+    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
+
+
+@pytest.mark.usefixtures("large")
+def test_a_nucleus_that_ends_among_equal_classes(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of a scan settle nothing. Float64 does, where the edge is not between two classes; there, all in order."""
+    layer = hl.Layer(np.ones((128, 3), np.float32))
+    engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
+    hidden = rng.standard_normal((3, 3)).astype(np.float32)
+    for top_p in (0.7, 0.5):
+        monkeypatch.setattr(type(engine), "_capturing", lambda self: False)
+        drawn, expected = (reader.sample(hidden, 4, seed=8, top_p=top_p) for reader in (engine, cpu))
+        assert drawn.ids.tolist() == expected.ids.tolist() and (drawn.ids < 128 * top_p).all()
+        assert drawn.proved.all() and drawn.cost.dense.all()
+        monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
+        drawn = engine.sample(hidden, 4, seed=8, top_p=top_p)
+        assert drawn.proved.any() and (drawn.ids == expected.ids)[drawn.proved].all()
+
+
+@pytest.mark.usefixtures("large")
+def test_ends_that_are_too_near_would_be_noticed(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes that float32 does not tell apart: were its exponents taken for exact, a nucleus would end among other classes."""
+    layer = hl.Layer(np.stack([np.full(200, 1e4), rng.uniform(-1, 1, 200)], axis=1).astype(np.float32))
+    engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
+    hidden = np.array([[1.0, 1e-4]], np.float32)
+    expected = cpu.sample(hidden, 40, seed=8, top_p=0.8)
+    assert engine.sample(hidden, 40, seed=8, top_p=0.8).ids.tolist() == expected.ids.tolist()
+    read = Scan.__call__
+
+    def blunt(scan: Scan, call: Any, **more: Any) -> Any:
+        found = read(scan, call, **more)
+        found.facts[5].zero_()
+        return found
+
+    monkeypatch.setattr(Scan, "__call__", blunt)
+    assert engine.sample(hidden, 40, seed=8, top_p=0.8).ids.tolist() != expected.ids.tolist()
 
 
 @PROVING
@@ -272,15 +334,16 @@ def chopped(values: Any) -> Any:
 
 @pytest.mark.parametrize("product", [False, True])
 def test_the_unit_covers_the_arithmetic_of_a_gpu(product: bool, rng: np.random.Generator) -> None:
-    """One accumulator for each block, terms one by one in the worst of some orders, cut off where a matrix unit cuts off."""
+    """One accumulator for each block, terms one by one in the worst of some orders, cut off where a matrix unit cuts off; or,
+    for one query, one for each place in a block."""
     cut = chopped if product else lambda values: np.asarray(values, np.float64).astype(np.float32).astype(np.float64)
     columns = Tiles().columns
     for dim in (1, 64, 65, 700, 2048):
         weight = np.abs(rng.standard_normal((40, dim))).astype(np.float16).astype(np.float64)  # nothing cancels
         hidden = np.exp(rng.uniform(-1, 1, dim)) * (1 + rng.uniform(0, 2.0**-24, dim))  # x is rounded on its way, too
         x, bias, total = hidden.astype(np.float32), rng.standard_normal(40).astype(np.float32), np.zeros(40)
-        for start in range(0, dim, columns):
-            part = slice(start, start + columns)
+        for start in range(columns if not product else -(-dim // columns)):
+            part = slice(start * columns, (start + 1) * columns) if product else slice(start, None, columns)
             terms, sums = np.sort(weight[:, part] * x[part], axis=1)[:, ::-1], np.zeros(40)
             for column in range(terms.shape[1]):
                 sums = cut(sums + (terms[:, column] if product else cut(terms[:, column])))

@@ -20,6 +20,7 @@ from devices import GPU, PLACE, recorded, tensor, torch
 from headlong.engines.device import matrix as device_matrix
 from headlong.engines.device.build import OPTIONS
 from headlong.engines.device.calls import call_of
+from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.sampling_filters import Filters
 
 DIM, VOCAB = 16, 67
@@ -29,6 +30,7 @@ VERBS: dict[str, Callable[[Any, Any], Any]] = {
     "log_prob": lambda engine, hidden: engine.log_prob(hidden, engine.topk(hidden, 2).ids),
     "lse": lambda engine, hidden: engine.lse(hidden),
     "sample": lambda engine, hidden: engine.sample(hidden, 2, seed=3),
+    "nucleus": lambda engine, hidden: engine.sample(hidden, 2, 0.8, top_p=0.9, seed=3),
     "filtered": lambda engine, hidden: engine.sample(hidden, 2, 0.8, top_k=5, top_p=0.9, seed=3),
 }
 
@@ -58,6 +60,7 @@ class HostLooks(TorchDispatchMode):
 def test_nothing_waits_for_the_device_while_a_graph_is_captured(name: str, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(name)
     monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
+    monkeypatch.setattr("headlong.engines.device.engine.NUCLEUS", 4)
     monkeypatch.setattr("headlong.engines.device.engine.ids_of", lambda matrix, ids, batch: ids)  # these are there already
     monkeypatch.setattr(device_matrix.DeviceMatrix, "tensor", lambda self, array: pytest.fail("copied from the host"))
     with recorded() as launches, HostLooks():
@@ -76,6 +79,7 @@ def test_a_look_at_a_number_is_noticed() -> None:
 def test_every_kernel_compiles_for_a_gpu_and_its_registers_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the blocks of a GPU, for compute capability 9.0, by a process without the interpreter."""
     monkeypatch.setattr(device_matrix, "INTERPRETED", device_matrix.Tiles())
+    monkeypatch.setattr(DeviceEngine, "_capturing", lambda self: True)  # what has not run is not asked
     variants: dict[str, str] = {}
     for name in ("full", "codes"):
         engine = engine_of(name)
@@ -84,16 +88,18 @@ def test_every_kernel_compiles_for_a_gpu_and_its_registers_suffice(monkeypatch: 
                 with recorded(run=False) as launches:
                     engine.topk(torch.zeros(batch, DIM, dtype=kind), 3, eps=np.inf)
                     call, _ = call_of(engine.matrix, torch.zeros(batch, DIM, dtype=kind), wish=PLAIN)
-                    engine._best(call.drawn(1), 1, np.inf, sample=True)
+                    for top_p in (1.0, 0.9):
+                        engine._drawn(call, PLAIN._replace(top_p=top_p))
+                    engine.matrix.keys(call, torch.zeros(batch, 3, dtype=torch.float64), torch.zeros(1, 3, dtype=torch.int64))
                 for launch in launches:
-                    form = [launch[2].get(key) for key in ("SCALED", "SAMPLE", "WIDEN", "BLOCK_B")]
+                    form = [launch[2].get(key) for key in ("SCALED", "SAMPLE", "MASS", "WIDEN", "BLOCK_B", "EXACT")]
                     variants.setdefault(f"{launch[0].__name__} {form}", variant(*launch))
     plain = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     script, text = Path(__file__).resolve().parents[2] / "helpers" / "compiled.py", json.dumps(list(variants.values()))
     done = subprocess.run([sys.executable, script, "90"], input=text, capture_output=True, text=True, check=False, env=plain)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    made = {"prepare", "scan", "merge", "collect", "exact", "order", "said"}
+    made = {"prepare", "scan", "merge", "collect", "exact", "order", "weigh", "pick", "said", "keys"}
     assert {code["kernel"] for code in found} >= made and len(found) == len(variants)
     assert [code for code in found if code["stack"] > 16] == []  # releases of the compiler differ by a spilled register or two
     products = [code for code in found if code["kernel"] == "scan" and code["PRODUCT"] and not code["WIDEN"]]

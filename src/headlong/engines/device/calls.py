@@ -9,6 +9,7 @@ Nothing here copies from the host but a mask and ids that came from there, so th
 
 from __future__ import annotations
 
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,19 +85,21 @@ def call_of(
     length = torch.empty(len(x), dtype=torch.float32, device=device)
     flags = torch.empty(len(x), dtype=torch.int8, device=device)
     numbers = None if wish is None else torch.empty((len(x), 5), dtype=torch.int64, device=device)
-    row0, seed, class0 = (0, 0, 0) if wish is None else (wish.row0, wish.seed, wish.class0)
+    heat = matrix.cold if wish is None else torch.empty(1, dtype=torch.float64, device=device)
+    bits = struct.unpack("<q", struct.pack("<d", wish.temperature))[0] if wish else 0
+    words = [part for whole in ((wish.row0, wish.seed, wish.class0, bits) if wish else (0,) * 4) for part in _words(whole)]
     if len(x):
-        words = [_word(part) for whole in (row0, seed, class0) for part in (whole, whole >> 32)]
-        matrix.kernels.prepare[(len(x),)](x, length, flags, numbers, layer.dim, *words, SAMPLE=wish is not None, BLOCK=1024)
-    heat = matrix.cold if wish is None else torch.full((1,), wish.temperature, dtype=torch.float64, device=device)
+        matrix.kernels.prepare[(len(x),)](
+            x, length, flags, numbers, heat, layer.dim, *words, SAMPLE=wish is not None, BLOCK=1024
+        )  # fmt: skip
     narrow = x.float() if x.dtype == torch.float64 else x
     return Call(x, narrow, length, flags, None if mask is None else matrix.tensor(mask), heat, numbers), form
 
 
-def _word(value: int) -> int:
-    """Its lowest 32 bits, as a signed number."""
-    low = value & 0xFFFFFFFF
-    return low - 2**32 if low >= 2**31 else low
+def _words(value: int) -> tuple[int, int]:
+    """Its two halves of 32 bits, as signed numbers."""
+    low, high = struct.unpack("<ii", struct.pack("<Q", value & 0xFFFFFFFFFFFFFFFF))
+    return low, high
 
 
 def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:

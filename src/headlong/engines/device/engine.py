@@ -26,7 +26,7 @@ from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_eps, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.device.calls import Call, answered, call_of, ids_of
-from headlong.engines.device.matrix import DeviceMatrix, Scan
+from headlong.engines.device.matrix import DeviceMatrix, Read
 from headlong.engines.device.memory import Tensor
 from headlong.engines.sampling_filters import Filters
 from headlong.promise import Promise
@@ -36,23 +36,27 @@ BEYOND, BEYOND_CODES = 256, 1024
 SPREAD = 4
 """So many tiles for each of the k best, and the k-th largest lower end of tiles is near that of classes."""
 NUCLEUS = 1024
-"""Classes among which ``top_p`` and ``min_p`` are decided first."""
+"""Classes among which ``min_p`` is decided first, and a ``top_p`` of less than :data:`NARROW`."""
+NARROW, MISSED = 0.1, 1e-6
+"""Of a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
 AT_ONCE = 1 << 24
 """Logits of all classes that are held in float64 at once."""
 
 
 class Found(NamedTuple):
     """``ids, logits, keys [batch, k]`` in the order of their keys (``z``, or ``f(z) / T + gumbel``), -1 and -inf where there is
-    none; ``lse, error [batch]``; ``sure``: these are the best; ``rows, read, whole``: what it cost."""
+    none; ``lse, error [batch]``; ``rows, read``: what it cost; ``sure``: these are the best; ``open``: a row is to be read
+    again; ``whole``: all rows were read."""
 
     ids: Tensor
     logits: Tensor
     keys: Tensor
     lse: Tensor
     error: Tensor
-    sure: Tensor
     rows: Tensor
     read: Tensor
+    sure: Tensor
+    open: Tensor
     whole: Tensor
 
     def replaced(self, rows: Tensor, other: Found) -> Found:
@@ -117,49 +121,62 @@ class DeviceEngine(Bounded):
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call, form = call_of(self.matrix, hidden, allowed, exclude, filters)
-        if filters.top_k > 0 or filters.top_p < 1 or filters.min_p > 0:
-            return answered(self._filtered(call, filters), form)
-        found = self._drawn(call, filters.n)
-        shape = call.batch, filters.n
-        ids, logits, keys, sure = (part.view(shape) for part in (found.ids, found.logits, found.keys, found.sure))
-        rows, read, whole = (part.view(shape).sum(dim=1) for part in (found.rows, found.read, found.whole))
-        cost = self._cost(found._replace(rows=rows, read=read, whole=whole > 0))
-        return answered(Sample(ids, logits, keys, sure & (ids >= 0), cost), form)
+        ranked = filters.top_k > 0 or filters.min_p > 0 or filters.top_p < NARROW or self.layer.vocab <= NUCLEUS
+        if ranked and (filters.top_k, filters.top_p, filters.min_p) != (0, 1.0, 0.0):
+            found, each = self._filtered(call, filters), 1
+        else:
+            found, each = self._drawn(call.drawn(filters.n), filters._replace(n=1)), filters.n
+        ids, logits, keys = (part.view(call.batch, filters.n) for part in (found.ids, found.logits, found.keys))
+        sure = found.sure.view(-1, each) & (ids >= 0)
+        if each > 1:
+            rows, read, whole = (part.view(-1, each).sum(dim=1) for part in (found.rows, found.read, found.whole))
+            found = found._replace(rows=rows, read=read, whole=whole > 0)
+        return answered(Sample(ids, logits, keys, sure, self._cost(found)), form)
 
-    def _drawn(self, call: Call, n: int) -> Found:
-        """The classes of the largest ``f(z) / T + gumbel``: ``[batch * n, 1]``."""
-        return self._best(call.drawn(n), 1, math.inf, sample=True)
+    def _drawn(self, call: Call, wish: Filters) -> Found:
+        """The classes of the largest ``f(z) / T + gumbel``, of all or of those in a nucleus: ``[batch, 1]``."""
+        if wish.top_p >= 1:
+            return self._best(call, 1, math.inf, sample=True)
+        matrix, k = self.matrix, math.ceil(math.log(MISSED) / math.log(1 - wish.top_p))
+        read = matrix.rows(call, sample=True)  # a nucleus is a share of the normaliser, which rows give more finely than codes
+        found = self._resolved(read, call, min(k, read.tiles), math.inf, sample=True)
+        ids, logits, keys, flags = told = matrix.picked(call, read, found, wish.top_p)
+        best = found._replace(ids=ids, logits=logits, keys=keys, sure=flags[0], open=flags[1])
+        if self._capturing() or best.open.any():
+            matrix.picked(call, read, found, wish.top_p, told)
+            best = self._in_float64(call, wish, best)
+        return best
 
     def _best(self, call: Call, k: int, eps: float, *, sample: bool = False) -> Found:
         """The k best by their keys and (but for a ``sample``) the normaliser, each row as far down as it needs."""
         codes, rows = self.matrix.codes, self.matrix.rows
         scans = [rows] if codes is None or (math.isfinite(eps) and not sample) else [codes, rows]  # codes settle no normaliser
-        found = self._scanned(scans[0], call, k, sample)
+        found = self._resolved(scans[0](call, sample=sample, mass=not sample), call, k, eps, sample)
         for after in (*scans[1:], None):
-            if self._capturing():
+            if self._capturing() or not found.open.any():
                 break
-            still = (~found.sure | (found.error > eps)) & ~call.bad
-            if not still.any():
-                break
-            open_rows = still.nonzero()[:, 0]
+            open_rows = found.open.nonzero()[:, 0]
             part = call.of(open_rows)
-            again = self._whole(part, k, sample) if after is None else self._scanned(after, part, k, sample)
+            if after is None:
+                again = self._whole(part, k, sample)
+            else:
+                again = self._resolved(after(part, sample=sample, mass=not sample), part, k, eps, sample)
             found = found.replaced(open_rows, again)
         return found
 
-    def _scanned(self, scan: Scan, call: Call, k: int, sample: bool) -> Found:
-        """One scan of all classes, and the exact rows of what it leaves."""
-        matrix, torch, vocab = self.matrix, self.matrix.torch, self.layer.vocab
-        read, every = scan(call, sample=sample), scan.scale is None
+    def _resolved(self, read: Read, call: Call, k: int, eps: float, sample: bool) -> Found:
+        """The exact rows of what a scan leaves."""
+        matrix, torch, vocab, every = self.matrix, self.matrix.torch, self.layer.vocab, read.every
         room = min(vocab, max(2 * k, k + (BEYOND if every else BEYOND_CODES))) if k else 0
-        near = k <= max(1, read.tiles // SPREAD)
-        lse, error, bar, counts = matrix.merged(read, call, k if near else 0, sample)
-        whole, bytes_each = torch.full_like(bar, every, dtype=torch.bool), read.bytes
+        near = sample or k <= max(1, read.tiles // SPREAD)
+        lse, error, bar, counts = matrix.merged(read, call, k if near else 0, read.mass)
         if near:
             ids = matrix.collected(read, call, bar, counts, room)
             logits, keys = matrix.exact(call, ids, sample=sample, counts=counts)
-            ids, logits, keys, rows, cost, sure = matrix.ordered(call, ids, logits, keys, counts, k, bytes_each, every)
-            return Found(ids, logits, keys, lse, error, sure, rows, cost, whole)
+            ids, logits, keys, *rest = matrix.ordered(
+                call, ids, logits, keys, counts, error, k, eps=eps, bytes_each=read.bytes, every=every
+            )
+            return Found(ids, logits, keys, lse, error, *rest)
         top, ids = torch.topk(read.high, room, dim=1)
         ids = ids.masked_fill(top == -math.inf, -1)
         worst = matrix.exact(call, ids[:, :k])[0].amin(dim=1)
@@ -168,8 +185,10 @@ class DeviceEngine(Bounded):
         sure = ~call.bad if room == vocab else ~call.bad & ~reached[:, -1]
         scored = reached.sum(dim=1)
         rows = torch.full_like(scored, vocab) if every else scored
-        cost = scored.double() * matrix.row_bytes + bytes_each
-        return Found(*self._ordered(ids, *matrix.exact(call, ids), k), lse, error, sure, rows, cost, whole)
+        cost = scored.double() * matrix.row_bytes + read.bytes
+        again = (~sure | (error > eps)) & ~call.bad
+        best = self._ordered(ids, *matrix.exact(call, ids), k)
+        return Found(*best, lse, error, rows, cost, sure, again, torch.full_like(sure, every))
 
     def _whole(self, call: Call, k: int, sample: bool = False) -> Found:
         """All classes of each row in float64."""
@@ -178,11 +197,11 @@ class DeviceEngine(Bounded):
         for rows in torch.arange(call.batch, device=matrix.device).split(max(1, AT_ONCE // vocab)):
             some = call.of(rows)
             logits, keys = matrix.exact(some, classes, sample=sample)
-            lse = torch.logsumexp(matrix.linked(logits) / call.heat, dim=1)
+            lse = torch.logsumexp(matrix.keys(some, logits), dim=1)
             best = self._ordered(classes.expand(len(rows), -1), logits, keys, k)
             spent = torch.full_like(rows, vocab), torch.full_like(lse, float(vocab * matrix.row_bytes))
             yes = torch.ones_like(some.bad)
-            parts.append(Found(*best, lse, matrix.exact_error(some, lse), yes, *spent, yes))
+            parts.append(Found(*best, lse, matrix.exact_error(some, lse), *spent, yes, ~yes, yes.clone()))
         return Found(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
     def _ordered(self, ids: Tensor, logits: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,53 +212,47 @@ class DeviceEngine(Bounded):
         keys = keys.gather(1, order)
         return ids.gather(1, order).masked_fill(keys == -math.inf, -1), logits.gather(1, order), keys
 
-    def _filtered(self, call: Call, wish: Filters) -> Sample:
-        """Draws from what top_k, then top_p among those, then min_p leave."""
-        ranked, whole = self._ranked(call, wish)
-        ids, logits, score, closed = self._sieved(call, wish, ranked, whole)
-        still = ~closed & ~call.bad
-        if not whole and not self._capturing() and still.any():
-            rows = still.nonzero()[:, 0]
-            part = call.of(rows)
-            again = self._whole(part, self.layer.vocab)
-            ids[rows], logits[rows], score[rows], closed[rows] = self._sieved(part, wish, again, whole=True)
-            ranked.rows[rows] += again.rows
-            ranked.read[rows] += again.read
-            ranked.whole[rows] = True
-        lost = call.bad[:, None] | (score == -math.inf)  # no numbers, or no class of positive probability
-        ids, logits, score = ids.masked_fill(lost, -1), logits.masked_fill(lost, -math.inf), score.masked_fill(lost, -math.inf)
-        return Sample(ids, logits, score, (closed & ranked.sure)[:, None] & ~lost, self._cost(ranked))
+    def _filtered(self, call: Call, wish: Filters) -> Found:
+        """Draws ``[batch, n]`` from what top_k, then top_p among those, then min_p leave."""
+        return self._in_float64(call, wish, self._sieved(call, wish, *self._ranked(call, wish)))
+
+    def _in_float64(self, call: Call, wish: Filters, found: Found) -> Found:
+        """Draws again, from all classes in float64, where they are open."""
+        if self._capturing() or not found.open.any():
+            return found
+        rows = found.open.nonzero()[:, 0]
+        part = call.of(rows)
+        return found.replaced(rows, self._sieved(part, wish, self._whole(part, self.layer.vocab), whole=True))
 
     def _ranked(self, call: Call, wish: Filters) -> tuple[Found, bool]:
         """The best classes in their order, and whether no other can pass the filters."""
         count = wish.top_k or min(self.layer.vocab, NUCLEUS)
-        # a nucleus is a share of the normaliser, which rows give more finely than codes
         eps = math.inf if wish.top_k or wish.top_p >= 1 else 1.0
         return self._best(call, count, eps), wish.top_k > 0 or count == self.layer.vocab
 
-    def _sieved(self, call: Call, wish: Filters, ranked: Found, whole: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``ids, logits, score [batch, n]`` of draws among ranked classes, and ``[batch]`` whether these settle the filters."""
-        torch, matrix = self.matrix.torch, self.matrix
-        exponents = matrix.linked(ranked.logits) / call.heat
-        mass = torch.exp(exponents - exponents[:, :1]).nan_to_num(nan=0.0)
-        before = mass.cumsum(dim=1) - mass
-        total = mass.sum(dim=1) if whole else torch.exp(ranked.lse - exponents[:, 0])
-        doubt = total.new_full(total.shape, 1e-12) if whole else ranked.error + 1e-12
-        edge = (wish.top_p * total)[:, None]
-        inside = exponents > -math.inf
-        closed = torch.ones_like(call.bad)
+    def _sieved(self, call: Call, wish: Filters, ranked: Found, whole: bool) -> Found:
+        """Draws ``[batch, n]`` among ranked classes; they are open where these do not settle the filters."""
+        torch, matrix, shape = self.matrix.torch, self.matrix, (call.batch, wish.n, ranked.ids.shape[1])
+        exponents = matrix.keys(call, ranked.logits)
+        inside, near = exponents > -math.inf, torch.zeros_like(exponents, dtype=torch.bool)
         if wish.top_p < 1:
-            near = ((before - edge).abs() <= edge * torch.expm1(doubt)[:, None]) & (before > 0)
-            inside &= before < edge
-            closed &= ~near.any(dim=1)
+            mass = torch.exp(exponents - exponents[:, :1]).nan_to_num(nan=0.0)
+            before = mass.cumsum(dim=1) - mass
+            total = mass.sum(dim=1) if whole else torch.exp(ranked.lse - exponents[:, 0])
+            edge = (wish.top_p * total)[:, None]
+            if not whole:  # float64 decides where all are there
+                near = ((before - edge).abs() <= edge * torch.expm1(ranked.error + 1e-12)[:, None]) & (before > 0)
+            inside &= (before < edge) | near
         if wish.min_p > 0:
             inside &= exponents >= exponents[:, :1] + math.log(wish.min_p)
-        closed = (closed & ~inside[:, -1]) | torch.full_like(closed, whole)  # float64 decides where all are there
-        shape = call.batch, wish.n, ranked.ids.shape[1]
-        spread = ranked.ids[:, None, :].expand(shape).reshape(-1, shape[2])
-        keys = exponents[:, None] + matrix.noise(call.drawn(wish.n), spread).view(shape)
+        spread = [part[:, None].expand(shape).reshape(-1, shape[2]) for part in (ranked.logits, ranked.ids)]
+        keys = matrix.keys(call.drawn(wish.n), *spread).view(shape)
         score, place = keys.where(inside[:, None], -math.inf).max(dim=2)
-        return ranked.ids.gather(1, place), ranked.logits.gather(1, place), score, closed
+        closed = ~near.gather(1, place).any(dim=1) & ~inside[:, -1] | torch.full_like(call.bad, whole)
+        lost = call.bad[:, None] | (score == -math.inf)  # no numbers, or no class of positive probability
+        ids, logits = ranked.ids.gather(1, place), ranked.logits.gather(1, place)
+        ids, logits, score = ids.masked_fill(lost, -1), logits.masked_fill(lost, -math.inf), score.masked_fill(lost, -math.inf)
+        return ranked._replace(ids=ids, logits=logits, keys=score, sure=closed & ranked.sure, open=~closed & ~call.bad)
 
     def _cost(self, found: Found) -> Cost:
         return Cost(found.rows, found.read, found.whole, f"{self.name}/triton")

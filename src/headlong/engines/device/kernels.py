@@ -9,8 +9,10 @@
     collect  the classes whose upper ends reach the bar
     exact    <w_i, x> + b_i of given classes, in float64, and f(z_i) / T + gumbel_i
     order    the k largest of those
+    weigh    the mass before each of a few classes, less a share of all mass: by the ends of a scan, or in float64
+    pick     the first of them that has less before it than that share
     said     log-probabilities, rounded to what was asked for, and their error
-    noise    -log(-log u) of (seed, row, draw, class): the numbers that engines on the CPU draw with
+    keys     f(z) / T, and with -log(-log u) of (seed, row, draw, class), the numbers that engines on the CPU draw with
 
 ``numbers [batch, 5]`` int64 holds what a row's noise depends on: row, draw, the two halves of the seed, the first class.
 """
@@ -26,40 +28,29 @@ AFFINE, SOFTCAP = (tl.constexpr(FORMS.index(form)) for form in ("affine", "softc
 
 
 @triton.jit
-def linked(z, link, KIND: tl.constexpr):
-    """f(z) in float64; ``link`` points at (scale, shift), (cap, 0) or (start, step, left, right, cells, values...)."""
+def linked(z, link, KIND: tl.constexpr, SHIFTED: tl.constexpr = True):
+    """f(z) in the type of z; ``link`` points at (scale, shift), (cap, 0) or (start, step, left, right, cells, values...).
+
+    float32 is within 2^-21 of itself, and where it is a soft-cap 2^-20 of the cap, but for an affine map's shift, if SHIFTED.
+    """
     if KIND == AFFINE:
-        f = z * tl.load(link) + tl.load(link + 1)
+        f = z * tl.load(link).to(z.dtype)
+        if SHIFTED:
+            f += tl.load(link + 1).to(z.dtype)
     elif KIND == SOFTCAP:
-        cap = tl.load(link)
+        cap = tl.load(link).to(z.dtype)
         small = tl.exp(-2.0 * tl.abs(z) / cap)
         f = cap * (1.0 - small) / (1.0 + small)
         f = tl.where(z < 0, -f, f)
     else:
-        start, step = tl.load(link), tl.load(link + 1)
-        cells = tl.load(link + 4)
-        place = tl.where(z == z, (z - start) / step, 0.0)
+        wide, start, step, cells = z.to(tl.float64), tl.load(link), tl.load(link + 1), tl.load(link + 4)
+        place = tl.where(wide == wide, (wide - start) / step, 0.0)
         cell = tl.minimum(tl.maximum(tl.floor(place), 0.0), cells - 1.0).to(tl.int64)
         low, high = tl.load(link + 5 + cell), tl.load(link + 6 + cell)
-        f = low + (z - (start + step * cell.to(tl.float64))) * ((high - low) / step)
-        f = tl.where(z < start, low + (z - start) * tl.load(link + 2), f)
+        f = low + (wide - (start + step * cell.to(tl.float64))) * ((high - low) / step)
+        f = tl.where(wide < start, low + (wide - start) * tl.load(link + 2), f)
         end = start + step * cells
-        f = tl.where(z > end, high + (z - end) * tl.load(link + 3), f)
-    return f
-
-
-@triton.jit
-def linked32(z, link, KIND: tl.constexpr):
-    """f(z) in float32, without an affine map's shift: within 2^-21 of itself, and where it is a soft-cap 2^-20 of the cap."""
-    if KIND == AFFINE:
-        f = z * tl.load(link).to(tl.float32)
-    elif KIND == SOFTCAP:
-        cap = tl.load(link).to(tl.float32)
-        small = tl.exp(-2.0 * tl.abs(z) / cap)
-        f = cap * (1.0 - small) / (1.0 + small)
-        f = tl.where(z < 0, -f, f)
-    else:
-        f = linked(z.to(tl.float64), link, KIND).to(tl.float32)
+        f = tl.where(wide > end, high + (wide - end) * tl.load(link + 3), f).to(z.dtype)
     return f
 
 
@@ -76,28 +67,24 @@ def philox(a, b, c, d, first, second):
 
 
 @triton.jit
-def words(first, second, row, draw, ids):
-    """32 bits for each class of ``ids`` int64: output ``class & 3`` of the block at counter ``(class >> 2, draw, row)``."""
+def words(numbers, ids, here, HALF: tl.constexpr):
+    """32 bits for each class of ``ids`` int64, ``numbers`` pointing at its row's five, where ``here`` says that there is one:
+    output ``class & 3`` of the block at counter ``(class >> 2, draw, row)``; HALF is 0, or the other half's bit of the draw."""
+    row, draw = tl.load(numbers, mask=here, other=0), tl.load(numbers + 1, mask=here, other=0).to(tl.uint32) | HALF
+    first, second = tl.load(numbers + 2, mask=here, other=0), tl.load(numbers + 3, mask=here, other=0)
+    ids += tl.load(numbers + 4, mask=here, other=0)
     zero = (ids * 0).to(tl.uint32)
-    high_row = (row >> 32).to(tl.uint32) + zero
-    low_row, start = row.to(tl.uint32) + zero, (ids >> 2).to(tl.uint32) + zero
-    a, b, c, d = philox(start, draw + zero, low_row, high_row, first + zero, second + zero)
+    high_row, low_row = (row >> 32).to(tl.uint32) + zero, row.to(tl.uint32) + zero
+    start = (ids >> 2).to(tl.uint32) + zero
+    a, b, c, d = philox(start, draw + zero, low_row, high_row, first.to(tl.uint32) + zero, second.to(tl.uint32) + zero)
     place = ids & 3
     return tl.where(place == 0, a, tl.where(place == 1, b, tl.where(place == 2, c, d)))
 
 
 @triton.jit
 def gumbel(numbers, ids, here):
-    """Gumbels of ``ids`` int64, ``numbers`` pointing at the row's five; ``here`` says which of these rows there are.
-
-    u = (H 2^32 + L + 1/2) / 2^64 of two words H and L; near one, log u is taken of what is missing to one.
-    """
-    row, draw = tl.load(numbers, mask=here, other=0), tl.load(numbers + 1, mask=here, other=0).to(tl.uint32)
-    first = tl.load(numbers + 2, mask=here, other=0).to(tl.uint32)
-    second = tl.load(numbers + 3, mask=here, other=0).to(tl.uint32)
-    ids += tl.load(numbers + 4, mask=here, other=0)
-    high = words(first, second, row, draw, ids)
-    low = words(first, second, row, draw | 0x80000000, ids).to(tl.float64)
+    """Gumbels in float64 of two words H and L: u = (H 2^32 + L + 1/2) / 2^64; near one, log u is taken of what is missing."""
+    high, low = words(numbers, ids, here, 0), words(numbers, ids, here, 0x80000000).to(tl.float64)
     below = (high.to(tl.float64) * 4294967296.0 + low + 0.5) * 5.421010862427522e-20
     above = ((4294967295.0 - high.to(tl.float64)) * 4294967296.0 + (4294967296.0 - low) - 0.5) * 5.421010862427522e-20
     # log1p(-v) = log(1 - v) * v / (1 - (1 - v)): the rounding of 1 - v cancels
@@ -114,10 +101,7 @@ def gumbel_ends(numbers, ids, here):
 
     ``-log u`` is within 1e-5 of itself: by its series where u is near one, by the processor's logarithm elsewhere.
     """
-    row, draw = tl.load(numbers, mask=here, other=0), tl.load(numbers + 1, mask=here, other=0).to(tl.uint32)
-    first = tl.load(numbers + 2, mask=here, other=0).to(tl.uint32)
-    second = tl.load(numbers + 3, mask=here, other=0).to(tl.uint32)
-    high = words(first, second, row, draw, ids + tl.load(numbers + 4, mask=here, other=0))
+    high = words(numbers, ids, here, 0)
     upper, number = high >= 0x80000000, high.to(tl.float32)
     v = (0xFFFFFFFF - high).to(tl.float32) * 2.3283064365386963e-10
     series = v * (1.0 + v * (0.5 + v * (0.3333333 + v * 0.25)))
@@ -130,9 +114,18 @@ def gumbel_ends(numbers, ids, here):
     return top, bottom
 
 
-@triton.jit(do_not_specialize=["row_low", "row_high", "seed_low", "seed_high", "class_low", "class_high"])
-def prepare(x, length, bad, numbers, dim, row_low, row_high, seed_low, seed_high, class_low, class_high,
-            SAMPLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+@triton.jit
+def whole(low, high):
+    """int64 of two words."""
+    zero = tl.zeros((), tl.int64)
+    return ((zero + high) << 32) | ((zero + low) & 0xFFFFFFFF)
+
+
+@triton.jit(do_not_specialize=[
+    "row_low", "row_high", "seed_low", "seed_high", "class_low", "class_high", "heat_low", "heat_high"
+])  # fmt: skip
+def prepare(x, length, bad, numbers, heat_at, dim, row_low, row_high, seed_low, seed_high, class_low, class_high,
+            heat_low, heat_high, SAMPLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """``length [batch]`` float32, not below ``|x|``; ``bad [batch]``: a row with NaN or infinity. Halves are signed words."""
     b = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float64)
@@ -146,13 +139,12 @@ def prepare(x, length, bad, numbers, dim, row_low, row_high, seed_low, seed_high
     tl.store(length + b, (tl.sqrt(tl.where(wrong, float("inf"), square)) * 1.0000002384185791 + 1e-30).to(tl.float32))
     if SAMPLE:
         at = numbers + b * 5
-        zero = b * 0
-        row = ((zero + row_high) << 32) + ((zero + row_low) & 0xFFFFFFFF)
-        tl.store(at, row + b)
-        tl.store(at + 1, zero)
-        tl.store(at + 2, (zero + seed_low) & 0xFFFFFFFF)
-        tl.store(at + 3, (zero + seed_high) & 0xFFFFFFFF)
-        tl.store(at + 4, ((zero + class_high) << 32) + ((zero + class_low) & 0xFFFFFFFF))
+        tl.store(at, whole(row_low, row_high) + b)
+        tl.store(at + 1, tl.zeros((), tl.int64))
+        tl.store(at + 2, whole(seed_low, 0))
+        tl.store(at + 3, whole(seed_high, 0))
+        tl.store(at + 4, whole(class_low, class_high))
+        tl.store(heat_at, whole(heat_low, heat_high).to(tl.float64, bitcast=True))  # by every program the same
 
 
 @triton.jit
@@ -160,12 +152,12 @@ def products(weight, x, one, i, b, vocab, batch, dim, PRODUCT: tl.constexpr, WID
              BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """``<w_i, x_b>`` of a tile, float32 ``[BLOCK_V, BLOCK_B]``.
 
-    Each block of columns is summed on its own and then added: an accumulator that ran over all of them could be off by dim
-    roundings, this one by BLOCK_D + dim / BLOCK_D, whatever the order inside. ``one`` is 1: a number that the compiler does not
-    know keeps it from making one accumulator of them after all. Without PRODUCT there is one query. float32 is multiplied as
-    three products of its halves of 11 bits.
+    One accumulator that ran over all columns could be off by dim roundings, these by BLOCK_D + dim / BLOCK_D, whatever the
+    order inside: each block of columns is summed on its own and then added. ``one`` is 1: a number that the compiler does not
+    know keeps it from making one accumulator of them after all. Without PRODUCT there is one query, and BLOCK_D accumulators
+    take turns. float32 is multiplied as three products of its halves of 11 bits.
     """
-    total = tl.zeros((BLOCK_V, BLOCK_B), tl.float32)
+    total = tl.zeros((BLOCK_V, BLOCK_B if PRODUCT else BLOCK_D), tl.float32)
     rows, there, known = i.to(tl.int64)[:, None] * dim, (i < vocab)[:, None], b < batch
     for start in tl.range(0, dim, BLOCK_D, num_stages=STAGES):
         d = start + tl.arange(0, BLOCK_D)
@@ -177,23 +169,23 @@ def products(weight, x, one, i, b, vocab, batch, dim, PRODUCT: tl.constexpr, WID
                 part = tl.dot(w.to(tl.float32), v.to(tl.float32), input_precision="tf32x3")
             else:  # 16 bits hold x, and int8 codes exactly
                 part = tl.dot(w.to(v.dtype), v)
+            total += part * one
         else:
-            v = tl.load(x + d, mask=d < dim, other=0.0)
-            part = tl.sum(w.to(tl.float32) * v.to(tl.float32)[None, :], 1)[:, None]
-        total += part * one
-    return total
+            total += w.to(tl.float32) * tl.load(x + d, mask=d < dim, other=0.0).to(tl.float32)[None, :]
+    return total if PRODUCT else tl.sum(total, 1)[:, None]
 
 
 @triton.jit(do_not_specialize=["batch", "tiles", "mask_stride"])
 def scan(
-    weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, tile_at,
+    weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, exponent_at, tile_at,
     vocab, dim, batch, tiles, mask_stride,
     SCALED: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, KIND: tl.constexpr, SAMPLE: tl.constexpr,
-    PRODUCT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr,
-    STAGES: tl.constexpr,
+    MASS: tl.constexpr, PRODUCT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``high [batch, vocab]`` float32; ``tile_at [5, batch, tiles]`` float32: of each tile the largest upper end, the largest
-    lower end, a shift, and the sums over it of ``exp(f(z) / T)`` by estimates and by upper ends (the last three: no SAMPLE).
+    """``high [batch, vocab]`` float32; ``tile_at [6, batch, tiles]`` float32: of each tile the largest upper end, the largest
+    lower end; MASS: a shift, the sums over it of ``exp(f(z) / T)`` by estimates and by upper ends, and how far ``f(z) / T``
+    can be off. SAMPLE with MASS: and ``exponent_at [batch, vocab]`` float32, ``f(z) / T`` but for an affine map's shift.
 
     ``facts``  float64: the unit of rounding, the link's steepest slope, 1, the link's rounding;  ``heat_at``  the temperature.
     All is in float32, whose rounding has its place in the ends: registers for float64 would not suffice.
@@ -217,18 +209,14 @@ def scan(
     # A sum that overflowed says nothing: 0 within infinity. (So does 0 times infinity.)
     sound = (tl.abs(z) < 3.0e38) & (reach < float("inf"))
     z, reach = tl.where(sound, z, 0.0), tl.where(sound, reach + 1e-30, float("inf"))
-    warm = linked32(z, link, KIND) * cool
+    warm = linked(z, link, KIND, False) * cool
     around = reach * ((tl.load(facts + 1).to(tl.float32) * 1.000001) * cool) + tl.abs(warm) * 4.8e-7
     around += tl.load(facts + 3).to(tl.float32) * cool
     sound = (tl.abs(warm) < 3.0e38) & (around < float("inf"))
     warm, around = tl.where(sound, warm, 0.0), tl.where(sound, around, float("inf"))
     row, plane = tile_at + b.to(tl.int64) * tiles + tile, tl.cast(batch, tl.int64) * tiles
-    if SAMPLE:
-        place = i.to(tl.int64)[:, None] + 0 * b[None, :]
-        above, below = gumbel_ends((numbers + b.to(tl.int64) * 5)[None, :], place, known[None, :])
-        high, low = warm + around + above, warm - around + below
-    else:
-        high, low = z + reach, z - reach
+    column, inside = b.to(tl.int64)[None, :] * vocab + i[:, None], (i < vocab)[:, None] & known[None, :]
+    if MASS:
         exponent = tl.where(there, warm, float("-inf"))
         shift = tl.max(exponent, 0)
         shift = tl.where(shift == float("-inf"), 0.0, shift)
@@ -237,17 +225,26 @@ def scan(
         tl.store(row + 3 * plane, tl.sum(tl.exp(less), 0), mask=known)
         # this may overflow where the exponent itself is far below: then nothing is known, which is true
         tl.store(row + 4 * plane, tl.sum(tl.where(there, tl.exp(less + around), 0.0), 0), mask=known)
+    if SAMPLE:
+        if MASS:
+            tl.store(row + 5 * plane, tl.max(tl.where(there, around, 0.0), 0), mask=known)
+            tl.store(exponent_at + column, exponent, mask=inside)
+        place = i.to(tl.int64)[:, None] + 0 * b[None, :]
+        above, below = gumbel_ends((numbers + b.to(tl.int64) * 5)[None, :], place, known[None, :])
+        high, low = warm + around + above, warm - around + below
+    else:
+        high, low = z + reach, z - reach
     high = tl.where(there, high + tl.abs(high) * 2.4e-7 + 1e-37, float("-inf"))
     low = tl.where(there, low - tl.abs(low) * 2.4e-7 - 1e-37, float("-inf"))
     tl.store(row, tl.max(high, 0), mask=known)
     tl.store(row + plane, tl.max(low, 0), mask=known)
-    tl.store(high_at + b.to(tl.int64)[None, :] * vocab + i[:, None], high, mask=(i < vocab)[:, None] & known[None, :])
+    tl.store(high_at + column, high, mask=inside)
 
 
 @triton.jit(do_not_specialize=["batch", "tiles", "k"])
 def merge(tile_at, bad, link, heat_at, more, lse_at, error_at, bar_at, count_at, batch, tiles, k,
-          KIND: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """``lse, error [batch]`` float64 (no SAMPLE), ``bar [batch]`` float32 at most the k-th largest lower end of a tile, and a
+          KIND: tl.constexpr, MASS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """``lse, error [batch]`` float64 (of MASS), ``bar [batch]`` float32 at most the k-th largest lower end of a tile, and a
     count of zero. ``more``: what float32 exponentials and the link's table may add to an error.
 
     With radii r the true sum is at most the one by upper ends; and it is at least ``sum p exp(-r)`` of the one by estimates,
@@ -256,7 +253,7 @@ def merge(tile_at, bad, link, heat_at, more, lse_at, error_at, bar_at, count_at,
     b = tl.program_id(0).to(tl.int64)
     plane = tl.cast(batch, tl.int64) * tiles
     row = tile_at + b * tiles
-    if not SAMPLE:
+    if MASS:
         top = tl.full((BLOCK,), float("-inf"), tl.float64)
         for start in range(0, tiles, BLOCK):
             t = start + tl.arange(0, BLOCK)
@@ -317,6 +314,23 @@ def collect(high_at, tile_at, bar_at, count_at, ids, vocab, tiles, room, BLOCK_V
                 tl.store(ids + b * room + place, i.to(tl.int64), mask=(yes != 0) & (place < room))
 
 
+@triton.jit
+def scores(weight, bias, x, mask, i, dim, BIAS: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Logits in float64 of ``i [ROWS]`` int64 for one vector; -inf for -1 and for what the mask takes out."""
+    asked, total = i >= 0, tl.zeros((ROWS,), tl.float64)
+    safe = tl.where(asked, i, 0)
+    for start in range(0, dim, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)
+        w = tl.load(weight + safe[:, None] * dim + d[None, :], mask=asked[:, None] & (d < dim)[None, :], other=0.0)
+        v = tl.load(x + d, mask=d < dim, other=0.0)
+        total += tl.sum(w.to(tl.float64) * v.to(tl.float64)[None, :], 1)
+    if BIAS:
+        total += tl.load(bias + safe, mask=asked, other=0.0).to(tl.float64)
+    if MASKED:
+        asked = asked & (tl.load(mask + safe, mask=asked, other=0) != 0)
+    return tl.where(asked, total, float("-inf"))
+
+
 @triton.jit(do_not_specialize=["count", "stride", "mask_stride"])
 def exact(weight, bias, x, ids, count_at, mask, link, heat_at, numbers, logits_at, keys_at, dim, count, stride, mask_stride,
           BIAS: tl.constexpr, MASKED: tl.constexpr, COUNTED: tl.constexpr, KIND: tl.constexpr, SAMPLE: tl.constexpr,
@@ -328,34 +342,24 @@ def exact(weight, bias, x, ids, count_at, mask, link, heat_at, numbers, logits_a
     if COUNTED:
         there = there & (place < tl.load(count_at + b))
     i = tl.load(ids + b * stride + place, mask=there, other=-1)
-    asked = i >= 0
     z = tl.full((ROWS,), float("-inf"), tl.float64)
     key = z
     if tl.max(i, 0) >= 0:  # most blocks of candidates are empty
-        safe = tl.where(asked, i, 0)
-        total = tl.zeros((ROWS,), tl.float64)
-        for start in range(0, dim, BLOCK_D):
-            d = start + tl.arange(0, BLOCK_D)
-            w = tl.load(weight + safe[:, None] * dim + d[None, :], mask=asked[:, None] & (d < dim)[None, :], other=0.0)
-            v = tl.load(x + b * dim + d, mask=d < dim, other=0.0)
-            total += tl.sum(w.to(tl.float64) * v.to(tl.float64)[None, :], 1)
-        if BIAS:
-            total += tl.load(bias + safe, mask=asked, other=0.0).to(tl.float64)
-        if MASKED:
-            asked = asked & (tl.load(mask + b * mask_stride + safe, mask=asked, other=0) != 0)
-        z = tl.where(asked, total, z)
+        z = scores(weight, bias, x + b * dim, mask + b * mask_stride, i, dim, BIAS, MASKED, ROWS, BLOCK_D)
         if SAMPLE:
-            drawn = gumbel(numbers + b * 5 + place * 0, safe, asked)
-            key = tl.where(asked, linked(tl.where(asked, z, 0.0), link, KIND) / tl.load(heat_at) + drawn, key)
+            here = z > float("-inf")
+            drawn = gumbel(numbers + b * 5 + place * 0, tl.where(here, i, 0), here)
+            key = tl.where(here, linked(tl.where(here, z, 0.0), link, KIND) / tl.load(heat_at) + drawn, key)
     tl.store(logits_at + b * count + place, z, mask=place < count)
     if SAMPLE:
         tl.store(keys_at + b * count + place, key, mask=place < count)
 
 
-@triton.jit(do_not_specialize=["room", "k", "vocab", "base"])
-def order(ids, logits, keys, count_at, bad, ids_at, logits_at, keys_at, rows_at, read_at, sure_at,
-          room, k, vocab, row_bytes, base, EVERY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """The k largest keys of ``[batch, room]``, equal ones by id, with ids and logits; what that cost; whether all were there.
+@triton.jit(do_not_specialize=["room", "k", "vocab", "base", "eps"])
+def order(ids, logits, keys, count_at, bad, error_at, ids_at, logits_at, keys_at, rows_at, read_at, flags_at,
+          room, k, vocab, row_bytes, base, eps, EVERY: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """The k largest keys of ``[batch, room]``, equal ones by id, with ids and logits; what that cost; ``flags_at [3, batch]``:
+    whether all were there, whether the row is still open (they were not, or its error is above ``eps``), and EVERY.
     A candidate's place is the number of those before it."""
     b, mine = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     met = tl.load(count_at + b)
@@ -379,7 +383,87 @@ def order(ids, logits, keys, count_at, bad, ids_at, logits_at, keys_at, rows_at,
     if tl.program_id(1) == 0:
         tl.store(rows_at + b, tl.cast(vocab, tl.int64) if EVERY else there.to(tl.int64))
         tl.store(read_at + b, there.to(tl.float64) * row_bytes + base)
-        tl.store(sure_at + b, ((met <= room) & (wrong == 0)).to(tl.int8))
+        batch, lost = tl.num_programs(0), (met > room) | (tl.load(error_at + b) > eps)
+        tl.store(flags_at + b, ((met <= room) & (wrong == 0)).to(tl.int8))
+        tl.store(flags_at + batch + b, (lost & (wrong == 0)).to(tl.int8))
+        tl.store(flags_at + 2 * batch + b, tl.full((), EVERY, tl.int8))
+
+
+@triton.jit(do_not_specialize=["tiles", "k", "mask_stride", "top_p", "rest"])
+def weigh(weight, bias, x, mask, exponent_at, around_at, ids, logits, lse_at, link, heat_at, open_at, sums,
+          vocab, dim, tiles, k, mask_stride, top_p, rest,
+          EXACT: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, KIND: tl.constexpr, CLASSES: tl.constexpr,
+          ROWS: tl.constexpr, STEPS: tl.constexpr, TRIED: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+    """``sums [batch, blocks, 2, TRIED]``: an upper and a lower end of ``sum_i m_i ([i is before c] - p)`` over a block of
+    classes i, for each class ``c`` of ``ids [batch, k]`` with its logit; ``m_i = exp(f(z_i) / T - lse)``, ``p = top_p + rest``.
+
+    Below zero over all classes: c has less than p of the mass before it. EXACT: in float64, of rows that are ``open_at``;
+    else by ``f(z_i) / T`` within ``around_at [batch, tiles]``.
+    """
+    b, block, j = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, TRIED)
+    p, heat, lse = tl.cast(top_p, tl.float64) + rest, tl.load(heat_at), tl.load(lse_at + b)
+    if EXACT and tl.load(open_at + b) == 0:
+        return
+    c = tl.load(ids + b * k + j, mask=j < k, other=-1)[None, :]
+    at = tl.where(c >= 0, tl.load(logits + b * k + j, mask=j < k, other=0.0)[None, :], 0.0)
+    if not EXACT:
+        at = linked(at, link, KIND) / heat
+    upper, lower = tl.zeros((TRIED,), tl.float64), tl.zeros((TRIED,), tl.float64)
+    for step in range(STEPS):
+        i = (block * STEPS + step) * ROWS + tl.arange(0, ROWS).to(tl.int64)
+        if EXACT:
+            row = tl.where(i < vocab, i, -1)
+            z = scores(weight, bias, x + b * dim, mask + b * mask_stride, row, dim, BIAS, MASKED, ROWS, BLOCK_D)[:, None]
+            here = z > float("-inf")
+            most = tl.where(here, tl.exp(linked(tl.where(here, z, 0.0), link, KIND) / heat - lse), 0.0)
+            least, first = most, (z > at) | ((z == at) & (i[:, None] < c))
+            later = first
+        else:
+            e = tl.load(exponent_at + b * vocab + i, mask=i < vocab, other=float("-inf")).to(tl.float64)
+            if KIND == AFFINE:
+                e += tl.load(link + 1) / heat
+            around = tl.load(around_at + b * tiles + i // CLASSES, mask=i < vocab, other=0.0).to(tl.float64)
+            mass, off = tl.exp((e - lse).to(tl.float32)).to(tl.float64), tl.exp(around + 3.1e-5)
+            most, least = (mass * off)[:, None], (mass / off)[:, None]
+            first = (e - around)[:, None] > at
+            later = ((e + around)[:, None] >= at) & (i[:, None] != c)
+        upper += tl.sum(tl.where(later, most * (1.0 - p), -least * p), 0)
+        lower += tl.sum(tl.where(first, least * (1.0 - p), -most * p), 0)
+    out = sums + (b * tl.num_programs(1) + block) * 2 * TRIED + j
+    tl.store(out, upper)
+    tl.store(out + TRIED, lower)
+
+
+@triton.jit(do_not_specialize=["blocks", "k", "vocab", "row_bytes"])
+def pick(sums, ids, logits, keys, bad, sure_at, ids_at, logits_at, keys_at, flags_at, rows_at, read_at, whole_at,
+         blocks, k, vocab, row_bytes, EXACT: tl.constexpr, TRIED: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """``ids, logits, keys [batch]``: of ``[batch, k]`` in the order of their keys the first that is in the nucleus, where that
+    can be told; ``flags_at [2, batch]``: it can; it cannot, and the row is one of numbers. EXACT: of those where it could not,
+    all of whose classes were read."""
+    b, j, batch = tl.program_id(0).to(tl.int64), tl.arange(0, TRIED), tl.num_programs(0)
+    if EXACT and tl.load(flags_at + batch + b) == 0:
+        return
+    if EXACT:
+        tl.store(rows_at + b, tl.load(rows_at + b) + vocab)
+        tl.store(read_at + b, tl.load(read_at + b) + tl.cast(vocab, tl.float64) * row_bytes)
+        tl.store(whole_at + b, 1)
+    upper, lower = tl.zeros((TRIED,), tl.float64), tl.zeros((TRIED,), tl.float64)
+    for start in range(0, blocks, BLOCK):
+        block = start + tl.arange(0, BLOCK)
+        at = sums + (b * blocks + block)[:, None] * 2 * TRIED + j[None, :]
+        upper += tl.sum(tl.load(at, mask=(block < blocks)[:, None], other=0.0), 0)
+        lower += tl.sum(tl.load(at + TRIED, mask=(block < blocks)[:, None], other=0.0), 0)
+    met = tl.load(ids + b * k + j, mask=j < k, other=-1) >= 0  # nearer than 1e-9, sums in float64 may fall on either side
+    place = tl.min(tl.where(met & ~(lower >= 1e-9), j, TRIED), 0)
+    inside = tl.sum(((j == place) & (upper < -1e-9)).to(tl.int32), 0) > 0
+    fine = tl.load(bad + b) == 0
+    told = inside & fine & (tl.load(sure_at + b) != 0)
+    place += b * k
+    tl.store(ids_at + b, tl.load(ids + place, mask=told, other=-1))
+    tl.store(logits_at + b, tl.load(logits + place, mask=told, other=float("-inf")))
+    tl.store(keys_at + b, tl.load(keys + place, mask=told, other=float("-inf")))
+    tl.store(flags_at + b, told.to(tl.int8))
+    tl.store(flags_at + batch + b, (fine & ~told).to(tl.int8))
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -417,9 +501,15 @@ def said(logits, lse_at, error_at, bad, link, log_probs_at, lse_out, error_out, 
 
 
 @triton.jit(do_not_specialize=["count", "stride"])
-def noise(numbers, ids, out, count, stride, BLOCK: tl.constexpr):
-    """Gumbels ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart; 0 for -1."""
+def keys(numbers, ids, logits, link, heat_at, out, count, stride,
+         KIND: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    """``f(z) / T [batch, count]`` of float64 logits, -inf staying; SAMPLE: and the Gumbels of ``ids`` int64, whose rows are
+    ``stride`` apart."""
     b, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    i = tl.load(ids + b * stride + place, mask=place < count, other=-1)
-    drawn = gumbel(numbers + b * 5 + place * 0, tl.maximum(i, 0), place < count)
-    tl.store(out + b * count + place, tl.where(i >= 0, drawn, 0.0), mask=place < count)
+    z = tl.load(logits + b * count + place, mask=place < count, other=float("-inf"))
+    here = z > float("-inf")
+    key = linked(tl.where(here, z, 0.0), link, KIND) / tl.load(heat_at)
+    if SAMPLE:
+        i = tl.load(ids + b * stride + place, mask=here, other=0)
+        key += gumbel(numbers + b * 5 + place * 0, i, here)
+    tl.store(out + b * count + place, tl.where(here, key, float("-inf")), mask=place < count)

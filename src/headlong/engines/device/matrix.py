@@ -2,8 +2,7 @@
 
     matrix.rows(call)   ->  upper ends of all classes [batch, vocab], sums of exponentials    (matrix.codes(call): the same)
     matrix.exact(call, ids)  ->  float64 logits [batch, m]
-    matrix.noise(call, ids)  ->  Gumbels [batch, m]
-    matrix.linked(logits)    ->  f(logits)
+    matrix.keys(call, logits)  ->  f(logits) / T,  and with ids=: their Gumbels
 
 Every shape follows from those of the arguments, and nothing waits for the host.
 """
@@ -31,18 +30,20 @@ EXP32 = 2.0**-15
 
 class Tiles(NamedTuple):
     """What one program takes: ``classes`` of a scan, ``columns`` of a row at a time, exact ``rows`` and
-    columns (``wide``) of them, ``noise`` numbers, ``tiles`` of a row's facts, ``group`` tiles to search for candidates."""
+    columns (``wide``) of them, ``keys``, ``tiles`` of a row's facts, ``group`` tiles to search for candidates, ``weighed``
+    classes at a time."""
 
     classes: int = 64
     columns: int = 64
     rows: int = 16
     wide: int = 128
-    noise: int = 128
+    keys: int = 128
     tiles: int = 1024
     group: int = 32
+    weighed: int = 256
 
 
-INTERPRETED = Tiles(classes=256, rows=256, wide=64, noise=1024)
+INTERPRETED = Tiles(classes=256, rows=256, wide=64, keys=1024)
 """The interpreter pays for each operation, not for its size."""
 
 
@@ -57,20 +58,24 @@ def unit(dim: int, columns: int, product: bool, widened: bool = False) -> float:
     """How far float32 can carry ``s <w, x> + b``, for each ``s ‖w‖ ‖x‖ + |b|`` of it.
 
     The terms of one block of columns are added up in any order, four times as far off where a matrix unit truncates them;
-    then block by block; then x in float32, the scale, the bias. Where float32 is multiplied as halves of 11 bits (``widened``),
-    the product of two lower halves and what is cut off them is left out: 3 times 2^-20.
+    then block by block (for one query the other way round); then x in float32, the scale, the bias. Where float32 is multiplied
+    as halves of 11 bits (``widened``), the product of two lower halves and what is cut off them is left out: 3 times 2^-20.
     """
     cut = 3 * 2.0**-20 if widened else 0.0
     return 1.01 * (columns * (2.0**-22 if product else 2.0**-24) + cut + (-(-dim // columns) + 12) * 2.0**-24)
 
 
 class Read(NamedTuple):
-    """What a scan leaves: ``high [batch, vocab]``, ``facts [5, batch, tiles]`` of tiles of ``classes``; ``bytes`` a query."""
+    """What a scan leaves: ``high [batch, vocab]``, ``exponents`` likewise where asked for, ``facts [6, batch, tiles]`` of tiles
+    of ``classes``; ``bytes`` a query; whether it was of ``every`` stored row, and asked for the ``mass``."""
 
     high: Tensor
+    exponents: Tensor
     facts: Tensor
     classes: int
     bytes: float
+    every: bool
+    mass: bool
 
     @property
     def tiles(self) -> int:
@@ -92,24 +97,26 @@ class Scan:
             self.slacks[form] = rounded_up(wide + math.sqrt(dim) * 2.0**-124)  # numbers below the smallest may count as zeros
             self.facts[form] = owner.tensor(np.array([off, owner.steepest, 1.0, bent]))
 
-    def __call__(self, call: Any, *, sample: bool = False) -> Read:
-        """``high``: upper ends of ``z``, or of ``f(z) / T + gumbel`` for a ``sample``; a tile's facts: see the kernel."""
+    def __call__(self, call: Any, *, sample: bool = False, mass: bool = True) -> Read:
+        """``high``: upper ends of ``z``, or of ``f(z) / T + gumbel`` for a ``sample``; ``mass``, facts: see the kernel."""
         owner, torch, batch, widened = self.owner, self.owner.torch, call.batch, self.widened(call.narrow)
         (queries, stages), classes = shape_of(batch, widened, sample), owner.tiles.classes
         product = queries > 1
         tiles, form = -(-owner.vocab // classes), (product, product and widened)
         high = torch.empty((batch, owner.vocab), dtype=torch.float32, device=owner.device)
-        facts = torch.empty((5, batch, tiles), dtype=torch.float32, device=owner.device)
+        exponents = torch.empty_like(high) if sample and mass else high
+        facts = torch.empty((6, batch, tiles), dtype=torch.float32, device=owner.device)
         if batch:
             owner.kernels.scan[(-(-batch // queries), tiles)](
                 self.weight, owner.one if self.scale is None else self.scale, owner.offset, self.slacks[form],
                 call.narrow, call.length, owner.one if call.mask is None else call.mask, owner.link, self.facts[form],
-                call.heat, call.numbers, high, facts, owner.vocab, owner.dim, batch, tiles, call.mask_stride,
+                call.heat, call.numbers, high, exponents, facts, owner.vocab, owner.dim, batch, tiles, call.mask_stride,
                 SCALED=self.scale is not None, BIAS=owner.bias is not None, MASKED=call.mask is not None, KIND=owner.kind,
-                SAMPLE=sample, PRODUCT=product, WIDEN=widened, BLOCK_V=classes, BLOCK_D=owner.tiles.columns,
+                SAMPLE=sample, MASS=mass, PRODUCT=product, WIDEN=widened, BLOCK_V=classes, BLOCK_D=owner.tiles.columns,
                 BLOCK_B=queries, STAGES=stages,
             )  # fmt: skip
-        return Read(high, facts, classes, owner.vocab * self.bytes / min(max(1, batch), queries))
+        each = owner.vocab * self.bytes / min(max(1, batch), queries)
+        return Read(high, exponents, facts, classes, each, self.scale is None, mass)
 
     def widened(self, x: Tensor) -> bool:
         """Whether products need float32: not where x has 16 bits and so have the rows, or codes, which both types hold. (The
@@ -154,17 +161,16 @@ class DeviceMatrix:
             raise NonFiniteError(f"weight row {row} holds NaN or infinity, or is too long for float32; repair or rescale it")
         return found
 
-    def merged(self, read: Read, call: Any, k: int, sample: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``lse, error [batch]`` of a scan (zeros for a ``sample``), the ``bar`` of the k best, and a ``count`` of zero."""
+    def merged(self, read: Read, call: Any, k: int, mass: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``lse, error [batch]`` of a scan (anything without ``mass``), the ``bar`` of the k best, and a ``count`` of zero."""
         torch, batch = self.torch, call.batch
-        make = torch.zeros if sample else torch.empty
-        lse, error = make((2, batch), dtype=torch.float64, device=self.device)
+        lse, error = torch.empty((2, batch), dtype=torch.float64, device=self.device)
         bar = torch.empty(batch, dtype=torch.float32, device=self.device)
         count = torch.empty(batch, dtype=torch.int32, device=self.device)
         if batch:
             self.kernels.merge[(batch,)](
                 read.facts, call.flags, self.link, call.heat, self.more, lse, error, bar, count, batch, read.tiles, k,
-                KIND=self.kind, SAMPLE=sample, BLOCK=self.tiles.tiles,
+                KIND=self.kind, MASS=mass, BLOCK=self.tiles.tiles,
             )  # fmt: skip
         return lse, error, bar, count
 
@@ -195,21 +201,46 @@ class DeviceMatrix:
         return logits, keys
 
     def ordered(
-        self, call: Any, ids: Tensor, logits: Tensor, keys: Tensor, counts: Tensor, k: int, bytes_each: float, every: bool
-    ) -> tuple[Tensor, ...]:
+        self, call: Any, ids: Tensor, logits: Tensor, keys: Tensor, counts: Tensor, error: Tensor, k: int,
+        *, eps: float, bytes_each: float, every: bool,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         """``ids, logits, keys [batch, k]`` of the largest keys, equal ones by id, of the first ``counts`` of each row; ``rows,
-        read [batch]``, what that cost beside ``bytes_each``; ``sure``: there was room for all."""
+        read [batch]``, what that cost beside ``bytes_each``; ``sure``: there was room for all; ``open``: there was not, or
+        ``error`` is above ``eps``; ``every``."""
         torch, (batch, room), block = self.torch, ids.shape, 64
         best = torch.empty((batch, k), dtype=torch.int64, device=self.device)
         of_best = torch.empty((2, batch, k), dtype=torch.float64, device=self.device)
-        rows, sure = best.new_empty(batch), torch.empty(batch, dtype=torch.int8, device=self.device)
+        rows, flags = best.new_empty(batch), torch.empty((3, batch), dtype=torch.int8, device=self.device)
         read = of_best.new_empty(batch)
         if batch:
             self.kernels.order[(batch, max(1, -(-room // block)))](
-                ids, logits, keys, counts, call.flags, best, of_best[0], of_best[1], rows, read, sure, room, k, self.vocab,
-                self.row_bytes, bytes_each, EVERY=every, BLOCK=block,
+                ids, logits, keys, counts, call.flags, error, best, of_best[0], of_best[1], rows, read, flags, room, k,
+                self.vocab, self.row_bytes, bytes_each, eps * (1 - 2.0**-23), EVERY=every, BLOCK=block,
             )  # fmt: skip
-        return best, of_best[0], of_best[1], rows, read, sure.view(torch.bool)
+        return best, of_best[0], of_best[1], rows, read, *flags.view(torch.bool)
+
+    def picked(self, call: Any, read: Read, tried: Any, top_p: float, told: Any = None) -> tuple[Tensor, ...]:
+        """``ids, logits, keys [batch, 1]`` of the first of the classes ``tried`` that is in the nucleus, ``flags [2, batch]``:
+        it is proved, it is open. By the ends of a scan; given what these ``told``, those that are open in float64."""
+        torch, (batch, k), tiles, exact = self.torch, tried.ids.shape, self.tiles, told is not None
+        new, keys = tried.ids.new_empty((batch, 1)), tried.keys.new_empty((2, batch, 1))
+        kept: tuple[Tensor, ...] = told or (new, *keys, tried.sure.new_empty((2, batch)))
+        rows, many, share = tiles.rows if exact else tiles.weighed, max(2, 1 << (k - 1).bit_length()), float(np.float32(top_p))
+        blocks = -(-self.vocab // (4 * tiles.weighed))
+        sums = torch.empty((batch, blocks, 2, many), dtype=torch.float64, device=self.device)
+        if batch:
+            self.kernels.weigh[(batch, blocks)](
+                self.weight, self.offset, call.x, self.one if call.mask is None else call.mask, read.exponents, read.facts[5],
+                tried.ids, tried.logits, tried.lse, self.link, call.heat, kept[3][1], sums, self.vocab, self.dim, read.tiles,
+                k, call.mask_stride, share, top_p - share, EXACT=exact, BIAS=self.bias is not None,
+                MASKED=call.mask is not None, KIND=self.kind, CLASSES=read.classes, ROWS=rows,
+                STEPS=4 * tiles.weighed // rows, TRIED=many, BLOCK_D=tiles.wide,
+            )  # fmt: skip
+            self.kernels.pick[(batch,)](
+                sums, tried.ids, tried.logits, tried.keys, call.flags, tried.sure, *kept, tried.rows, tried.read, tried.whole,
+                blocks, k, self.vocab, self.row_bytes, EXACT=exact, TRIED=many, BLOCK=32,
+            )  # fmt: skip
+        return kept
 
     def said(self, call: Any, logits: Tensor, lse: Tensor, error: Tensor, *, single: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``log_probs [batch, m], lse, error [batch]``, in float32 with its rounding in the error if ``single``; NaN and
@@ -225,34 +256,17 @@ class DeviceMatrix:
             )  # fmt: skip
         return log_probs, both[0], both[1]
 
-    def noise(self, call: Any, ids: Tensor) -> Tensor:
-        """Gumbels ``[batch, m]`` of ``ids [batch or 1, m]``."""
-        (rows, count), torch, block = ids.shape, self.torch, self.tiles.noise
-        out = torch.empty((call.batch, count), dtype=torch.float64, device=self.device)
-        if call.batch and count:
-            stride = count if rows > 1 or call.batch == 1 else 0
-            self.kernels.noise[(call.batch, -(-count // block))](
-                call.numbers, ids.contiguous(), out, count, stride, BLOCK=block
-            )
+    def keys(self, call: Any, logits: Tensor, ids: Any = None) -> Tensor:
+        """``f(z) / T [batch, m]`` of float64 logits, and with ``ids [batch or 1, m]`` their Gumbels; -inf stays."""
+        (batch, count), block = logits.shape, self.tiles.keys
+        out = self.torch.empty_like(logits)
+        if batch and count:
+            stride = 0 if ids is None or len(ids) < batch else count
+            self.kernels.keys[(batch, -(-count // block))](
+                call.numbers, ids if ids is None else ids.contiguous(), logits.contiguous(), self.link, call.heat, out,
+                count, stride, KIND=self.kind, SAMPLE=ids is not None, BLOCK=block,
+            )  # fmt: skip
         return out
-
-    def linked(self, logits: Tensor) -> Tensor:
-        """f of float64 logits; -inf, a class that is not there, stays."""
-        torch, link = self.torch, self.link
-        z = torch.where(logits > -math.inf, logits, 0.0)
-        if FORMS[self.kind] == "affine":
-            f = z * link[0] + link[1]
-        elif FORMS[self.kind] == "softcap":
-            f = link[0] * torch.tanh(z / link[0])
-        else:
-            start, step, left, right, cells = link[:5]
-            cell = ((z - start) / step).nan_to_num().floor().clamp(min=0.0).minimum(cells - 1)
-            low, high = (link[5 + more + cell.long()] for more in (0, 1))
-            f = low + (z - (start + step * cell)) * ((high - low) / step)
-            f = torch.where(z < start, low + (z - start) * left, f)
-            end = start + step * cells
-            f = torch.where(z > end, high + (z - end) * right, f)
-        return torch.where(logits == -math.inf, logits, f)
 
     def rounding(self, call: Any) -> Tensor:
         """How far the float64 logit of any class can be from the real number, ``[batch]``."""

@@ -48,22 +48,22 @@ class SvdDevice(DeviceEngine):
 
     def _found(self, call: Call, ids: Tensor, logits: Tensor, keys: Tensor, k: int, mixed: Tensor) -> Found:
         torch, matrix = self.matrix.torch, self.matrix
-        lse = torch.logsumexp(matrix.linked(mixed) / call.heat, dim=1)
+        lse = torch.logsumexp(matrix.keys(call, mixed), dim=1)
         rows = torch.full_like(lse, min(matrix.vocab, self.budget)).long()
         read = rows.double() * matrix.row_bytes + matrix.vocab * 4.0 * (self.width + 1) / max(1, call.batch)
         best, error, never = self._ordered(ids, logits, keys, k), torch.full_like(lse, math.inf), torch.zeros_like(call.bad)
-        return Found(*best, lse, error, never, rows, read, never.clone())
+        return Found(*best, lse, error, rows, read, never, never.clone(), never.clone())
 
     def _best(self, call: Call, k: int, eps: float, *, sample: bool = False) -> Found:
         mixed, ids, logits = self._mixed(call, k)
         return self._found(call, ids, logits, logits, k, mixed)
 
-    def _drawn(self, call: Call, n: int) -> Found:
-        spread = call.drawn(n)
-        mixed = self._mixed(call, 1)[0].repeat_interleave(n, dim=0)
+    def _drawn(self, call: Call, wish: Filters) -> Found:
+        if wish.top_p < 1:
+            return self._filtered(call, wish)
         every = self.matrix.torch.arange(self.matrix.vocab, device=self.matrix.device)[None]
-        keys = self.matrix.linked(mixed) / call.heat + self.matrix.noise(spread, every)
-        return self._found(spread, every.expand(len(mixed), -1), mixed, keys, 1, mixed)
+        mixed = self._mixed(call, 1)[0]
+        return self._found(call, every.expand(call.batch, -1), mixed, self.matrix.keys(call, mixed, every), 1, mixed)
 
     def _ranked(self, call: Call, wish: Filters) -> tuple[Found, bool]:
         mixed = self._mixed(call, wish.top_k)[0]
