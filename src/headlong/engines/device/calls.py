@@ -10,6 +10,7 @@ Nothing here copies from the host but a mask and ids that came from there, so th
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from headlong.errors import DtypeError, ShapeError
 class Call(NamedTuple):
     """``x [batch, dim]`` as it came and ``narrow`` in the type that scans read; ``length [batch]`` float32, not below ``‖x‖``;
     ``flags [batch]`` int8: a row with NaN or infinity; ``mask [1 or batch, vocab]`` or None; ``heat [1]``, the temperature;
-    ``numbers [batch, 5]``, what noise depends on, where there is any."""
+    ``numbers [batch, 5]``, what noise depends on, where there is any; ``fours``: the first class starts a block of words."""
 
     x: Tensor
     narrow: Tensor
@@ -34,6 +35,7 @@ class Call(NamedTuple):
     mask: Tensor | None
     heat: Tensor
     numbers: Tensor | None
+    fours: bool = True
 
     @property
     def batch(self) -> int:
@@ -50,19 +52,21 @@ class Call(NamedTuple):
 
     def of(self, rows: Tensor) -> Call:
         """Some of its rows."""
-        mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask[rows]
-        x, narrow, length, flags = (part[rows] for part in (self.x, self.narrow, self.length, self.flags))
-        return Call(x, narrow, length, flags, mask, self.heat, None if self.numbers is None else self.numbers[rows])
+        return self._each(lambda part: part[rows])
 
     def drawn(self, n: int) -> Call:
         """Every row n times, with draws 0 to n - 1."""
         if n == 1 or self.numbers is None:
             return self
-        mask = self.mask if self.mask is None or len(self.mask) == 1 else self.mask.repeat_interleave(n, dim=0)
-        parts = (self.x, self.narrow, self.length, self.flags, self.numbers)
-        x, narrow, length, flags, numbers = (part.repeat_interleave(n, dim=0) for part in parts)
-        numbers.view(self.batch, n, 5)[:, :, 1] = numbers.new_ones(n).cumsum(dim=0) - 1
-        return Call(x, narrow, length, flags, mask, self.heat, numbers)
+        call = self._each(lambda part: part.repeat_interleave(n, dim=0))
+        call.numbers.view(self.batch, n, 5)[:, :, 1] = self.numbers.new_ones(n).cumsum(dim=0) - 1  # type: ignore[union-attr]
+        return call
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Call:
+        mask = change(self.mask) if self.mask_stride else self.mask
+        x, narrow, length, flags = (change(part) for part in self[:4])
+        numbers = None if self.numbers is None else change(self.numbers)
+        return self._replace(x=x, narrow=narrow, length=length, flags=flags, mask=mask, numbers=numbers)
 
 
 def call_of(
@@ -85,6 +89,7 @@ def call_of(
     length = torch.empty(len(x), dtype=torch.float32, device=device)
     flags = torch.empty(len(x), dtype=torch.int8, device=device)
     numbers = None if wish is None else torch.empty((len(x), 5), dtype=torch.int64, device=device)
+    fours = wish is None or wish.class0 % 4 == 0
     heat = matrix.cold if wish is None else torch.empty(1, dtype=torch.float64, device=device)
     bits = struct.unpack("<q", struct.pack("<d", wish.temperature))[0] if wish else 0
     words = [part for whole in ((wish.row0, wish.seed, wish.class0, bits) if wish else (0,) * 4) for part in _words(whole)]
@@ -93,7 +98,7 @@ def call_of(
             x, length, flags, numbers, heat, layer.dim, *words, SAMPLE=wish is not None, BLOCK=1024
         )  # fmt: skip
     narrow = x.float() if x.dtype == torch.float64 else x
-    return Call(x, narrow, length, flags, None if mask is None else matrix.tensor(mask), heat, numbers), form
+    return Call(x, narrow, length, flags, None if mask is None else matrix.tensor(mask), heat, numbers, fours), form
 
 
 def _words(value: int) -> tuple[int, int]:

@@ -37,7 +37,7 @@ SPREAD = 4
 """So many tiles for each of the k best, and the k-th largest lower end of tiles is near that of classes."""
 NUCLEUS = 1024
 """Classes among which ``min_p`` is decided first, and a ``top_p`` of less than :data:`NARROW`."""
-NARROW, MISSED = 0.1, 1e-6
+NARROW, MISSED = 0.1, 1e-5
 """Of a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
 AT_ONCE = 1 << 24
 """Logits of all classes that are held in float64 at once."""

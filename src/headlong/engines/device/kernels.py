@@ -67,9 +67,10 @@ def philox(a, b, c, d, first, second):
 
 
 @triton.jit
-def words(numbers, ids, here, HALF: tl.constexpr):
-    """32 bits for each class of ``ids`` int64, ``numbers`` pointing at its row's five, where ``here`` says that there is one:
-    output ``class & 3`` of the block at counter ``(class >> 2, draw, row)``; HALF is 0, or the other half's bit of the draw."""
+def stream(numbers, ids, here, HALF: tl.constexpr):
+    """Four words for each class of ``ids`` int64, and which of them is its own: those of the block at counter ``(class >> 2,
+    draw, row)``, ``numbers`` pointing at the row's five, where ``here`` says that there is one. HALF: 0, or the bit of the draw
+    that stands for the other half of each number."""
     row, draw = tl.load(numbers, mask=here, other=0), tl.load(numbers + 1, mask=here, other=0).to(tl.uint32) | HALF
     first, second = tl.load(numbers + 2, mask=here, other=0), tl.load(numbers + 3, mask=here, other=0)
     ids += tl.load(numbers + 4, mask=here, other=0)
@@ -77,8 +78,26 @@ def words(numbers, ids, here, HALF: tl.constexpr):
     high_row, low_row = (row >> 32).to(tl.uint32) + zero, row.to(tl.uint32) + zero
     start = (ids >> 2).to(tl.uint32) + zero
     a, b, c, d = philox(start, draw + zero, low_row, high_row, first.to(tl.uint32) + zero, second.to(tl.uint32) + zero)
-    place = ids & 3
+    return a, b, c, d, ids & 3
+
+
+@triton.jit
+def words(numbers, ids, here, HALF: tl.constexpr):
+    """32 bits for each class."""
+    a, b, c, d, place = stream(numbers, ids, here, HALF)
     return tl.where(place == 0, a, tl.where(place == 1, b, tl.where(place == 2, c, d)))
+
+
+@triton.jit
+def words_of_tile(numbers, first, here, COUNT: tl.constexpr, FOURS: tl.constexpr):
+    """The same of COUNT classes from ``first`` on, for each of ``numbers [1, queries]``. FOURS: they start a block."""
+    if FOURS:
+        ids = first.to(tl.int64) + 4 * tl.arange(0, COUNT // 4)[:, None] + 0 * here.to(tl.int64)
+        a, b, c, d, _ = stream(numbers, ids, here, 0)
+        found = tl.join(tl.join(a, c), tl.join(b, d)).permute(0, 2, 3, 1).reshape(COUNT, numbers.shape[1])
+    else:
+        found = words(numbers, first.to(tl.int64) + tl.arange(0, COUNT)[:, None] + 0 * here.to(tl.int64), here, 0)
+    return found
 
 
 @triton.jit
@@ -96,12 +115,11 @@ def gumbel(numbers, ids, here):
 
 
 @triton.jit
-def gumbel_ends(numbers, ids, here):
-    """float32 numbers between which :func:`gumbel` lies, from its first word H alone: H <= 2^32 u < H + 1.
+def gumbel_ends(high):
+    """float32 numbers between which a Gumbel lies, from its first word H alone: H <= 2^32 u < H + 1.
 
     ``-log u`` is within 1e-5 of itself: by its series where u is near one, by the processor's logarithm elsewhere.
     """
-    high = words(numbers, ids, here, 0)
     upper, number = high >= 0x80000000, high.to(tl.float32)
     v = (0xFFFFFFFF - high).to(tl.float32) * 2.3283064365386963e-10
     series = v * (1.0 + v * (0.5 + v * (0.3333333 + v * 0.25)))
@@ -180,8 +198,8 @@ def scan(
     weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, exponent_at, tile_at,
     vocab, dim, batch, tiles, mask_stride,
     SCALED: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, KIND: tl.constexpr, SAMPLE: tl.constexpr,
-    MASS: tl.constexpr, PRODUCT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
+    MASS: tl.constexpr, FOURS: tl.constexpr, PRODUCT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_V: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """``high [batch, vocab]`` float32; ``tile_at [6, batch, tiles]`` float32: of each tile the largest upper end, the largest
     lower end; MASS: a shift, the sums over it of ``exp(f(z) / T)`` by estimates and by upper ends, and how far ``f(z) / T``
@@ -229,8 +247,8 @@ def scan(
         if MASS:
             tl.store(row + 5 * plane, tl.max(tl.where(there, around, 0.0), 0), mask=known)
             tl.store(exponent_at + column, exponent, mask=inside)
-        place = i.to(tl.int64)[:, None] + 0 * b[None, :]
-        above, below = gumbel_ends((numbers + b.to(tl.int64) * 5)[None, :], place, known[None, :])
+        drawn = words_of_tile((numbers + b.to(tl.int64) * 5)[None, :], tile * BLOCK_V, known[None, :], BLOCK_V, FOURS)
+        above, below = gumbel_ends(drawn)
         high, low = warm + around + above, warm - around + below
     else:
         high, low = z + reach, z - reach
@@ -281,15 +299,16 @@ def merge(tile_at, bad, link, heat_at, more, lse_at, error_at, bar_at, count_at,
         tl.store(error_at + b, tl.where(any_left, error, 0.0))
     # floats in the order of unsigned words: the largest word that k of them reach, but for its last bits
     found = tl.zeros((), tl.uint32)
-    for bit in range(24):
-        tried = found | (tl.full((), 0x80000000, tl.uint32) >> bit)
-        count = tl.zeros((BLOCK,), tl.int32)
+    for step in range(12):
+        digit = tl.arange(0, 4).to(tl.uint32)
+        tried = found | (digit << (30 - 2 * step))
+        count = tl.zeros((4,), tl.int32)
         for start in range(0, tiles, BLOCK):
             t = start + tl.arange(0, BLOCK)
             word = tl.load(row + plane + t, mask=t < tiles, other=float("-inf")).to(tl.uint32, bitcast=True)
             word = tl.where(word >= 0x80000000, word ^ 0xFFFFFFFF, word | 0x80000000)
-            count += ((word >= tried) & (t < tiles)).to(tl.int32)
-        found = tl.where(tl.sum(count, 0) >= k, tried, found)
+            count += tl.sum(((word[:, None] >= tried[None, :]) & (t < tiles)[:, None]).to(tl.int32), 0)
+        found |= tl.max(tl.where(count >= k, digit, 0), 0) << (30 - 2 * step)
     word = tl.where(found >= 0x80000000, found ^ 0x80000000, found ^ 0xFFFFFFFF)
     bar = word.to(tl.float32, bitcast=True)
     bar = tl.where(bar == bar, bar, float("-inf"))  # words below that of -inf
@@ -407,7 +426,8 @@ def weigh(weight, bias, x, mask, exponent_at, around_at, ids, logits, lse_at, li
     c = tl.load(ids + b * k + j, mask=j < k, other=-1)[None, :]
     at = tl.where(c >= 0, tl.load(logits + b * k + j, mask=j < k, other=0.0)[None, :], 0.0)
     if not EXACT:
-        at = linked(at, link, KIND) / heat
+        shift = tl.load(link + 1) / heat if KIND == AFFINE else 0.0
+        at, lse = (linked(at, link, KIND) / heat - shift).to(tl.float32), (lse - shift).to(tl.float32)
     upper, lower = tl.zeros((TRIED,), tl.float64), tl.zeros((TRIED,), tl.float64)
     for step in range(STEPS):
         i = (block * STEPS + step) * ROWS + tl.arange(0, ROWS).to(tl.int64)
@@ -419,16 +439,14 @@ def weigh(weight, bias, x, mask, exponent_at, around_at, ids, logits, lse_at, li
             least, first = most, (z > at) | ((z == at) & (i[:, None] < c))
             later = first
         else:
-            e = tl.load(exponent_at + b * vocab + i, mask=i < vocab, other=float("-inf")).to(tl.float64)
-            if KIND == AFFINE:
-                e += tl.load(link + 1) / heat
-            around = tl.load(around_at + b * tiles + i // CLASSES, mask=i < vocab, other=0.0).to(tl.float64)
-            mass, off = tl.exp((e - lse).to(tl.float32)).to(tl.float64), tl.exp(around + 3.1e-5)
+            e = tl.load(exponent_at + b * vocab + i, mask=i < vocab, other=float("-inf"))
+            around = tl.load(around_at + b * tiles + i // CLASSES, mask=i < vocab, other=0.0)
+            mass, off = tl.exp(e - lse), tl.exp(around + 6e-5)  # of float32: exponentials, and sums of ROWS masses
             most, least = (mass * off)[:, None], (mass / off)[:, None]
-            first = (e - around)[:, None] > at
-            later = ((e + around)[:, None] >= at) & (i[:, None] != c)
-        upper += tl.sum(tl.where(later, most * (1.0 - p), -least * p), 0)
-        lower += tl.sum(tl.where(first, least * (1.0 - p), -most * p), 0)
+            gap, reach = e[:, None] - at, around[:, None] * 1.0001 + tl.abs(at) * 2.4e-7 + 1e-37
+            first, later = gap > reach, (gap >= -reach) & (i[:, None] != c)
+        upper += tl.sum(tl.where(later, most, 0.0), 0) * (1.0 - p) - tl.sum(tl.where(later, 0.0, least), 0).to(tl.float64) * p
+        lower += tl.sum(tl.where(first, least, 0.0), 0) * (1.0 - p) - tl.sum(tl.where(first, 0.0, most), 0).to(tl.float64) * p
     out = sums + (b * tl.num_programs(1) + block) * 2 * TRIED + j
     tl.store(out, upper)
     tl.store(out + TRIED, lower)

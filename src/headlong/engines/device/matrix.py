@@ -90,9 +90,11 @@ class Scan:
         self.bytes = weight.shape[1] * weight.element_size() + (0 if scale is None else 8)
         self.slacks, self.facts = {}, {}
         dim, link = weight.shape[1], owner.layer.link.lowered()
+        narrow = owner.tiles.columns
+        self.columns = 2 * narrow if scale is not None and dim % (2 * narrow) == 0 else narrow
         bent = link[1] * 2.0**-20 if link[0] == "softcap" else 0.0
         for form in ((False, False), (True, False), (True, True)):
-            off = unit(dim, owner.tiles.columns, *form)
+            off = unit(dim, narrow if form[0] else self.columns, *form)
             wide = lengths.double() * off if error is None else lengths.double() * off + error.double() * (1 + off)
             self.slacks[form] = rounded_up(wide + math.sqrt(dim) * 2.0**-124)  # numbers below the smallest may count as zeros
             self.facts[form] = owner.tensor(np.array([off, owner.steepest, 1.0, bent]))
@@ -112,8 +114,8 @@ class Scan:
                 call.narrow, call.length, owner.one if call.mask is None else call.mask, owner.link, self.facts[form],
                 call.heat, call.numbers, high, exponents, facts, owner.vocab, owner.dim, batch, tiles, call.mask_stride,
                 SCALED=self.scale is not None, BIAS=owner.bias is not None, MASKED=call.mask is not None, KIND=owner.kind,
-                SAMPLE=sample, MASS=mass, PRODUCT=product, WIDEN=widened, BLOCK_V=classes, BLOCK_D=owner.tiles.columns,
-                BLOCK_B=queries, STAGES=stages,
+                SAMPLE=sample, MASS=mass, FOURS=call.fours, PRODUCT=product, WIDEN=widened, BLOCK_V=classes,
+                BLOCK_D=owner.tiles.columns if product else self.columns, BLOCK_B=queries, STAGES=stages,
             )  # fmt: skip
         each = owner.vocab * self.bytes / min(max(1, batch), queries)
         return Read(high, exponents, facts, classes, each, self.scale is None, mass)
@@ -176,7 +178,7 @@ class DeviceMatrix:
 
     def collected(self, read: Read, call: Any, bar: Tensor, count: Tensor, room: int) -> Tensor:
         """``ids [batch, room]`` of the classes that reach the bar, ``count`` of them in any order, then anything."""
-        torch, group = self.torch, self.tiles.group
+        torch, group = self.torch, self.tiles.group if call.batch > 16 else self.tiles.group // 4  # to fill the GPU
         ids = torch.empty((call.batch, room), dtype=torch.int64, device=self.device)
         if call.batch and room:
             self.kernels.collect[(call.batch, -(-read.tiles // group))](
