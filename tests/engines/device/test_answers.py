@@ -197,7 +197,7 @@ def test_ends_that_do_not_hold_would_be_noticed(off: float, rng: np.random.Gener
     def blunt(scan: Scan, call: Any, **more: Any) -> Any:
         found = read(scan, call, **more)
         found.exponents.round_()
-        found.facts[5].add_(off)
+        found.facts[4].add_(off)
         return found
 
     monkeypatch.setattr(Scan, "__call__", blunt)

@@ -201,9 +201,9 @@ def scan(
     MASS: tl.constexpr, FOURS: tl.constexpr, PRODUCT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """``high [batch, vocab]`` float32; ``tile_at [6, batch, tiles]`` float32: of each tile the largest upper end, the largest
-    lower end; MASS: a shift, the sums over it of ``exp(f(z) / T)`` by estimates and by upper ends, and how far ``f(z) / T``
-    can be off. SAMPLE with MASS: and ``exponent_at [batch, vocab]`` float32, ``f(z) / T`` but for an affine map's shift.
+    """``high [batch, vocab]`` float32; ``tile_at [5, batch, tiles]`` float32: of each tile the largest upper end, the largest
+    lower end; MASS: a shift, the sum over it of ``exp(f(z) / T)`` by estimates, and how far ``f(z) / T`` can be off. SAMPLE
+    with MASS: and ``exponent_at [batch, vocab]`` float32, ``f(z) / T`` but for an affine map's shift.
 
     ``facts``  float64: the unit of rounding, the link's steepest slope, 1, the link's rounding;  ``heat_at``  the temperature.
     All is in float32, whose rounding has its place in the ends: registers for float64 would not suffice.
@@ -238,14 +238,11 @@ def scan(
         exponent = tl.where(there, warm, float("-inf"))
         shift = tl.max(exponent, 0)
         shift = tl.where(shift == float("-inf"), 0.0, shift)
-        less = exponent - shift[None, :]
         tl.store(row + 2 * plane, shift, mask=known)
-        tl.store(row + 3 * plane, tl.sum(tl.exp(less), 0), mask=known)
-        # this may overflow where the exponent itself is far below: then nothing is known, which is true
-        tl.store(row + 4 * plane, tl.sum(tl.where(there, tl.exp(less + around), 0.0), 0), mask=known)
+        tl.store(row + 3 * plane, tl.sum(tl.exp(exponent - shift[None, :]), 0), mask=known)
+        tl.store(row + 4 * plane, tl.max(tl.where(there, around, 0.0), 0), mask=known)
     if SAMPLE:
         if MASS:
-            tl.store(row + 5 * plane, tl.max(tl.where(there, around, 0.0), 0), mask=known)
             tl.store(exponent_at + column, exponent, mask=inside)
         drawn = words_of_tile((numbers + b.to(tl.int64) * 5)[None, :], tile * BLOCK_V, known[None, :], BLOCK_V, FOURS)
         above, below = gumbel_ends(drawn)
@@ -285,9 +282,9 @@ def merge(tile_at, bad, link, heat_at, more, lse_at, error_at, bar_at, count_at,
             t = start + tl.arange(0, BLOCK)
             part = tl.exp(tl.load(row + 2 * plane + t, mask=t < tiles, other=0.0).to(tl.float64) - peak)
             some = tl.load(row + 3 * plane + t, mask=t < tiles, other=0.0).to(tl.float64)
+            around = tl.load(row + 4 * plane + t, mask=t < tiles, other=0.0).to(tl.float64)
             by += tl.where(some > 0.0, part * some, 0.0)
-            upper = tl.load(row + 4 * plane + t, mask=t < tiles, other=0.0).to(tl.float64)
-            above += tl.where(upper > 0.0, part * upper, 0.0)
+            above += tl.where(some > 0.0, part * some * tl.exp(around), 0.0)
         total, upper = tl.sum(by, 0), tl.sum(above, 0)
         any_left = total > 0.0
         lse = peak + tl.log(tl.where(any_left, total, 1.0))
@@ -428,7 +425,8 @@ def weigh(weight, bias, x, mask, exponent_at, around_at, ids, logits, lse_at, li
     if not EXACT:
         shift = tl.load(link + 1) / heat if KIND == AFFINE else 0.0
         at, lse = (linked(at, link, KIND) / heat - shift).to(tl.float32), (lse - shift).to(tl.float32)
-    upper, lower = tl.zeros((TRIED,), tl.float64), tl.zeros((TRIED,), tl.float64)
+    before = tl.zeros((ROWS, TRIED), tl.float64 if EXACT else tl.float32)  # ends of sums; float32: of STEPS and then ROWS terms
+    behind, surely_before, maybe_behind = before, before, before
     for step in range(STEPS):
         i = (block * STEPS + step) * ROWS + tl.arange(0, ROWS).to(tl.int64)
         if EXACT:
@@ -441,15 +439,17 @@ def weigh(weight, bias, x, mask, exponent_at, around_at, ids, logits, lse_at, li
         else:
             e = tl.load(exponent_at + b * vocab + i, mask=i < vocab, other=float("-inf"))
             around = tl.load(around_at + b * tiles + i // CLASSES, mask=i < vocab, other=0.0)
-            mass, off = tl.exp(e - lse), tl.exp(around + 6e-5)  # of float32: exponentials, and sums of ROWS masses
+            mass, off = tl.exp(e - lse), tl.exp(around + 6e-5)  # of float32: exponentials and sums
             most, least = (mass * off)[:, None], (mass / off)[:, None]
             gap, reach = e[:, None] - at, around[:, None] * 1.0001 + tl.abs(at) * 2.4e-7 + 1e-37
             first, later = gap > reach, (gap >= -reach) & (i[:, None] != c)
-        upper += tl.sum(tl.where(later, most, 0.0), 0) * (1.0 - p) - tl.sum(tl.where(later, 0.0, least), 0).to(tl.float64) * p
-        lower += tl.sum(tl.where(first, least, 0.0), 0) * (1.0 - p) - tl.sum(tl.where(first, 0.0, most), 0).to(tl.float64) * p
+        before += tl.where(later, most, 0.0)
+        behind += tl.where(later, 0.0, least)
+        surely_before += tl.where(first, least, 0.0)
+        maybe_behind += tl.where(first, 0.0, most)
     out = sums + (b * tl.num_programs(1) + block) * 2 * TRIED + j
-    tl.store(out, upper)
-    tl.store(out + TRIED, lower)
+    tl.store(out, tl.sum(before, 0) * (1.0 - p) - tl.sum(behind, 0) * p)
+    tl.store(out + TRIED, tl.sum(surely_before, 0) * (1.0 - p) - tl.sum(maybe_behind, 0) * p)
 
 
 @triton.jit(do_not_specialize=["blocks", "k", "vocab", "row_bytes"])

@@ -66,7 +66,7 @@ def unit(dim: int, columns: int, product: bool, widened: bool = False) -> float:
 
 
 class Read(NamedTuple):
-    """What a scan leaves: ``high [batch, vocab]``, ``exponents`` likewise where asked for, ``facts [6, batch, tiles]`` of tiles
+    """What a scan leaves: ``high [batch, vocab]``, ``exponents`` likewise where asked for, ``facts [5, batch, tiles]`` of tiles
     of ``classes``; ``bytes`` a query; whether it was of ``every`` stored row, and asked for the ``mass``."""
 
     high: Tensor
@@ -107,7 +107,7 @@ class Scan:
         tiles, form = -(-owner.vocab // classes), (product, product and widened)
         high = torch.empty((batch, owner.vocab), dtype=torch.float32, device=owner.device)
         exponents = torch.empty_like(high) if sample and mass else high
-        facts = torch.empty((6, batch, tiles), dtype=torch.float32, device=owner.device)
+        facts = torch.empty((5, batch, tiles), dtype=torch.float32, device=owner.device)
         if batch:
             owner.kernels.scan[(-(-batch // queries), tiles)](
                 self.weight, owner.one if self.scale is None else self.scale, owner.offset, self.slacks[form],
@@ -232,7 +232,7 @@ class DeviceMatrix:
         sums = torch.empty((batch, blocks, 2, many), dtype=torch.float64, device=self.device)
         if batch:
             self.kernels.weigh[(batch, blocks)](
-                self.weight, self.offset, call.x, self.one if call.mask is None else call.mask, read.exponents, read.facts[5],
+                self.weight, self.offset, call.x, self.one if call.mask is None else call.mask, read.exponents, read.facts[4],
                 tried.ids, tried.logits, tried.lse, self.link, call.heat, kept[3][1], sums, self.vocab, self.dim, read.tiles,
                 k, call.mask_stride, share, top_p - share, EXACT=exact, BIAS=self.bias is not None,
                 MASKED=call.mask is not None, KIND=self.kind, CLASSES=read.classes, ROWS=rows,
