@@ -114,8 +114,9 @@ class Ways {
 
     int way() const { return way_; }
 
-    // Whether the next round is to be measured: all of a trial, or when the last one took long, as on a busy machine; some otherwise.
-    bool measures() { return way_ != better_ || slow_ || rounds_++ % kOneIn == 0; }
+    // Whether the next round is to be measured: all of a trial, or when the last one took long; some otherwise. None on a busy machine,
+    // where Linux gives the processor to another thread when a thread asks for its own time and has had its share.
+    bool measures() { return !busy_ && (way_ != better_ || slow_ || rounds_++ % kOneIn == 0); }
 
     // A round took `took` ns; work: what it did in ns of processor time, or -1 if that was not measured. Then so many of our workers
     // may look out for more.
@@ -123,6 +124,7 @@ class Ways {
         spent_ += took;
         const bool again = slow_;
         slow_ = took > kSlow;
+        if (busy_ && spent_ < kRest) return;
         const bool fresh = last_ != way_;  // its threads had to wake up
         last_ = way_;
         if (work >= 0 && (!fresh || slow_)) {
@@ -133,20 +135,25 @@ class Ways {
             if (own.took > kRemembered) own.work /= 2, own.took /= 2;
         }
         const int other = 1 - way_;
-        if (way_ == 1 && again && slow_ && taken_(0)) return go(0);
+        if (way_ == 1 && again && slow_ && taken_(0)) {
+            go(0);
+            busy_ = true;
+            return;
+        }
         if (way_ != better_) {
             if (spent_ < kTrial) return;
             const double lost = 1 - speed_[way_].of(speed_[other]);  // of the trial's time
             patience_ = lost < kLittle ? kRest : std::min(2 * patience_, kLongest);
             rest_ = std::clamp(static_cast<int64_t>(kRepaid * lost * static_cast<double>(spent_)), kRest, patience_);
             go(speed_[way_].over(speed_[other]) ? way_ : other);
-        } else if (spent_ > rest_) {
+        } else if (busy_ || spent_ > rest_) {
             spent_ = 0;
             speed_[other] = {};  // what it was like before may be over
-            const bool refused = other == 1 && taken_(workers);
-            refused ? rest_ = kRest : way_ = other;  // to ask again is cheap
+            busy_ = other == 1 && taken_(workers);
+            if (!busy_) way_ = other;
         } else if (work >= 0 && speed_[other].over(speed_[way_])) {
-            other == 1 && taken_(workers) ? void(speed_[other] = {}) : go(other);
+            busy_ = other == 1 && taken_(workers);
+            if (!busy_) go(other);
         }
     }
 
@@ -172,7 +179,7 @@ class Ways {
     Speed speed_[2];
     int way_, better_, last_ = -1;
     bool (*taken_)(int);
-    bool slow_ = false;
+    bool slow_ = false, busy_ = false;
     unsigned rounds_ = 0;
     int64_t spent_ = 0, rest_ = kTrial, patience_ = kRest;
 };
