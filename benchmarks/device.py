@@ -282,6 +282,7 @@ def main(words: list[str] | None = None) -> None:
             if asked.json is not None:
                 record = {"environment": measure.environment(measure.processors(), **facts), "layer": shown, "rows": rows}
                 told = f"--batch {','.join(map(str, asked.batch))} --dtype {asked.dtype} --rounds {asked.rounds}"
+                told += f" --queries {asked.queries}"
                 which = f"--layer {name}" if name in asked.layer else f"--shape {name}"
                 measure.keep(asked.json, "on a GPU", record, kept, f"python benchmarks/device.py {which} {told}")
     except HeadlongError as error:
