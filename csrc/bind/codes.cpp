@@ -107,7 +107,7 @@ class BoundCodes {
                 alignas(64) float some[kLanes * kTile], upper[kTile], radii[kMostLanes];
                 codes_.scan->estimate(codes_.tile(t), codes_.layout, group.passes.data(), static_cast<int>(group.passes.size()), group.lanes, true, some);
                 const ScanRadii all_radii = radii_of(codes_, &all.queries[group.first], group.n, kappa);
-                codes_.scan->radii(codes_.tile(t), codes_.layout, all_radii, 0, radii, nullptr);
+                codes_.scan->radii(codes_.tile(t), codes_.layout, all_radii, 0, radii, nullptr, nullptr);
                 for (int q = 0; q < group.n; ++q) {
                     const int64_t to = (group.first + q) * static_cast<int64_t>(padded) + t * kTile;
                     codes_.scan->reach(some + q * kTile, codes_.shares(t), radii[q], -1e38f, upper);

@@ -23,6 +23,7 @@ constexpr double kMostPoints = 2048;   // that fall during a scan: who needs mor
 constexpr double kMostOfEntropy = 8192;
 constexpr double kOfSquares = 0.4;       // of the guess of the mean of X^2, for an entropy: it is too large
 constexpr double kSure = 0.8;           // of the others' mass by some of the tiles
+constexpr double kSureOfHeads = 0.5;    // of the heads' but the largest two, which may be alone
 constexpr double kMorePoints = 1.15;   // than are expected to be needed: to draw later takes a scan's time for each
 constexpr float kMuchLess = 0.95f;     // of a rate: what other threads are told
 constexpr double kBelow = 1 - 0x1p-10;  // of what is known during a scan: roundings of sums in another order
@@ -87,7 +88,7 @@ struct Scan {
         }
     }
 
-    void take_masses(int thread, int64_t q, int64_t tile, const float* est, float part) {
+    void take_masses(int thread, int64_t q, int64_t tile, const float* est, Stretch off) {
         alignas(64) float mass[kTile], shared[kTile];
         CodeMasses& own = masses[q];
         Found& to = own_found(thread, q);
@@ -95,7 +96,7 @@ struct Scan {
         est = exponent.of(est, all.queries[q], linked);
         CodeMasses::Sum& sum = own.sums[tile];
         CodeMasses::Spread* spread = question.entropy ? &own.spreads[tile] : nullptr;
-        uint64_t heads = masses_of_tile(exponent, question, q, tile, est, part, own.edge, own.lift, mass, shared, &sum, spread);
+        uint64_t heads = masses_of_tile(exponent, question, q, tile, est, off, own.edge, own.lift, mass, shared, &sum, spread);
         if (heads != 0) {
             for (; heads != 0; heads &= heads - 1) {
                 const int i = __builtin_ctzll(heads);
@@ -138,7 +139,7 @@ struct Scan {
             for (; i < kTile - kRun && left >= runs[i / kRun]; i += kRun) left -= runs[i / kRun];
             for (; i < kTile - 1 && left >= shared[i]; ++i) left -= shared[i];
             while (i > 0 && !(shared[i] > 0)) --i;  // where roundings led beyond the last of them
-            if (shared[i] > 0) found.draws.push_back({static_cast<float>(mark / gap), static_cast<int32_t>(tile * kTile + i), mass[i], shared[i] * sum.part});
+            if (shared[i] > 0) found.draws.push_back({static_cast<float>(mark / gap), static_cast<int32_t>(tile * kTile + i), mass[i], shared[i] * sum.off.part});
         }
     }
 
@@ -146,28 +147,29 @@ struct Scan {
     void learn_edges() {
         const int64_t n = static_cast<int64_t>(all.queries.size()), step = std::max<int64_t>(1, std::min(codes.count / kPilotTiles, kPilotTiles));
         const int64_t tiles = (codes.count + step - 1) / step;
-        std::vector<float> seen(n * tiles * kTile), parts(n * tiles);
+        std::vector<float> seen(n * tiles * kTile);
+        std::vector<Stretch> offs(n * tiles);
         scan_tiles(codes, all.groups, step, threads, [&](int, size_t g, int64_t tile, const float* est) {
             const CodeGroup& group = all.groups[g];
-            alignas(64) float radii[kMostLanes], part[kMostLanes];
-            codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part);
+            alignas(64) float radii[kMostLanes], part[kMostLanes], bend[kMostLanes];
+            codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part, bend);
             for (int q = 0; q < group.n; ++q) {
                 const uint64_t allowed = allowed_in(question, group.first + q, codes.rows->vocab, tile);
                 float* to = &seen[((group.first + q) * tiles + tile / step) * kTile];
                 alignas(64) float linked[kTile];
                 const float* own = exponent.of(est + q * kTile, all.queries[group.first + q], linked);
                 for (int i = 0; i < kTile; ++i) to[i] = allowed >> i & 1 ? own[i] : kNone;
-                parts[(group.first + q) * tiles + tile / step] = part[q];
+                offs[(group.first + q) * tiles + tile / step] = {part[q], bend[q]};
             }
         });
         const auto rank = static_cast<size_t>(std::max<int64_t>(2, (question.entropy ? kHeadsOfEntropy : kHeads) / step));
         run_parallel(n < 2 * threads ? 1 : threads, [&, next = std::make_shared<Turns<int64_t>>()](int) {
-            for (int64_t q = (*next)++; q < n; q = (*next)++) learn_edge(q, &seen[q * tiles * kTile], &parts[q * tiles], tiles, step, rank);
+            for (int64_t q = (*next)++; q < n; q = (*next)++) learn_edge(q, &seen[q * tiles * kTile], &offs[q * tiles], tiles, step, rank);
         });
     }
 
     // One query's: from estimates [tiles][64], each in the place of `step` of them, the one of rank `rank`; and how many points a bet is going to take.
-    void learn_edge(int64_t q, const float* seen, const float* parts, int64_t tiles, int64_t step, size_t rank) {
+    void learn_edge(int64_t q, const float* seen, const Stretch* offs, int64_t tiles, int64_t step, size_t rank) {
         std::vector<float> best;  // the largest, the least in front
         for (const float* one = seen; one < seen + tiles * kTile; ++one) {
             if (best.size() > rank && !(*one > best.front())) continue;
@@ -182,18 +184,20 @@ struct Scan {
         for (int64_t t = 0; t < tiles; ++t) {
             alignas(64) float each[kTile], shared[kTile];
             float sums_of[2], more[3];
-            codes.scan->masses(seen + t * kTile, codes.shares(t * step), exponent.scale, query.edge, ~uint64_t{0}, each, shared, sums_of);
-            mass += sums_of[0], gaps += CodeMasses::Sum{sums_of[0], sums_of[1], parts[t]}.gap();
+            codes.scan->masses(seen + t * kTile, codes.shares(t * step), exponent.scale, query.edge, offs[t].bend, ~uint64_t{0}, each, shared, sums_of);
+            mass += sums_of[0], gaps += CodeMasses::Sum{sums_of[0], sums_of[1], offs[t]}.gap();
             if (!question.entropy) continue;
             codes.scan->surprisals(seen + t * kTile, exponent.scale, query.edge, 0, each, shared, more);
-            moment += more[0], leaning += parts[t] * (more[1] + 0.5 * parts[t] * sums_of[1]);
+            moment += more[0], leaning += offs[t].part * (more[1] + 0.5 * offs[t].most() * sums_of[1]);
         }
         const auto times = static_cast<double>(step);
-        double heads = 0;  // some of those that the scan is going to find
+        double heads = 0, first = 0, second = 0;  // some of those that the scan is going to find, and the largest of them
         for (float one : best) {
-            const double y = std::max(-80.f, std::min(80.f, (one - query.edge) * exponent.scale));
-            heads += std::exp(y), moment += y * std::exp(y);
+            const double y = std::max(-80.f, std::min(80.f, (one - query.edge) * exponent.scale)), own = std::exp(y);
+            heads += own, moment += y * own;
+            second = std::max(second, std::min(first, own)), first = std::max(first, own);
         }
+        query.least = kSure * mass * times + first + second + kSureOfHeads * (heads - first - second) * times;
         if (question.entropy) query.lift = std::fabs(moment / (mass + heads)) + 1, query.guessed = (mass + heads) * times, query.sure = kSure * mass * times;
         if (!(gaps > 0) || !std::isfinite(gaps)) return;
         query.expect(mass * times, gaps * times, (question.entropy ? query.lift * gaps + leaning : gaps) * times, question.eps, question.delta / 4, codes.rows->vocab,
@@ -208,13 +212,13 @@ struct Scan {
         if (sums) learn_edges();
         scan_tiles(codes, all.groups, 1, threads, [&](int thread, size_t g, int64_t tile, const float* est) {
             const CodeGroup& group = all.groups[g];
-            alignas(64) float radii[kMostLanes], part[kMostLanes];
-            if (sums) codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part);
-            if (ids) codes.scan->radii(codes.tile(tile), codes.layout, near[g], 0, radii, nullptr);
+            alignas(64) float radii[kMostLanes], part[kMostLanes], bend[kMostLanes];
+            if (sums) codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part, bend);
+            if (ids) codes.scan->radii(codes.tile(tile), codes.layout, near[g], 0, radii, nullptr, nullptr);
             for (int q = 0; q < group.n; ++q) {
                 if (!all.queries[group.first + q].usable) continue;
                 if (ids) take_hits(thread, group.first + q, tile, est + q * kTile, radii[q], near[g].constant[q]);
-                if (sums) take_masses(thread, group.first + q, tile, est + q * kTile, part[q]);
+                if (sums) take_masses(thread, group.first + q, tile, est + q * kTile, {part[q], bend[q]});
             }
         });
     }

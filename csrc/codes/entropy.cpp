@@ -74,7 +74,7 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
         mass += masses.sums[t].mass;
         if (!(masses.spreads[t].shared > 0)) continue;
         moment += masses.spreads[t].moment;
-        plain += static_cast<double>(masses.sums[t].part) * masses.spreads[t].shared;
+        plain += static_cast<double>(masses.sums[t].off.part) * masses.spreads[t].shared;
     }
     const double known = exact + mass;
     if (!(known > 0) || !std::isfinite(known) || !std::isfinite(plain)) return false;
@@ -82,9 +82,9 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
     const double about = -known;  // T at the estimates, by the choice of c
     std::vector<double> before(codes.count + 1);
     for (int64_t t = 0; t < codes.count; ++t) {
-        const double part = masses.sums[t].part;
+        const Stretch& off = masses.sums[t].off;
         const CodeMasses::Spread& own = masses.spreads[t];
-        before[t + 1] = before[t] + (own.shared > 0 ? part * ((lift + 0.5 * part) * own.shared + own.leaning) : 0);
+        before[t + 1] = before[t] + (own.shared > 0 ? off.part * ((lift + 0.5 * off.most()) * own.shared + own.leaning) : 0);
     }
     const double gaps = before[codes.count], entropy = std::log(known) - c;
     if (!std::isfinite(gaps) || !std::isfinite(entropy)) return false;
@@ -115,7 +115,7 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
     std::vector<Point> points;
     for (const CodeDraw& point : masses.draws) {
         if (!(point.mark < limit * std::max(1.0, lift / masses.lift))) continue;
-        const double y = std::log(static_cast<double>(point.mass)), part = 0.5 * masses.sums[point.id / kTile].part;
+        const double y = std::log(static_cast<double>(point.mass)), part = 0.5 * masses.sums[point.id / kTile].off.most();
         const double ratio = (lift + part - y) / (masses.lift + part - y), mark = point.mark / ratio;
         if (mark < limit) points.push_back({mark, y, point.mass, point.gap * ratio, point.id});
     }

@@ -24,7 +24,7 @@ std::vector<CodeHit> scan_again(const Codes& codes, const PreparedCodes& all, in
     const ScanRadii own = radii_of(codes, &all.queries[q], 1, kappa);
     scan_tiles(codes, {all.alone(codes, q)}, 1, threads, [&](int thread, size_t, int64_t tile, const float* est) {
         alignas(64) float upper[kTile], radii[kMostLanes];
-        codes.scan->radii(codes.tile(tile), codes.layout, own, 0, radii, nullptr);
+        codes.scan->radii(codes.tile(tile), codes.layout, own, 0, radii, nullptr, nullptr);
         uint64_t found = codes.scan->reach(est, codes.shares(tile), radii[0], threshold - own.constant[0], upper);
         if (found != 0) found &= allowed_in(question, q, codes.rows->vocab, tile);
         for (; found != 0; found &= found - 1) {

@@ -36,10 +36,10 @@ std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, 
             codes.scan->estimate(codes.tile(tile), codes.layout, alone.passes.data(), static_cast<int>(alone.passes.size()), 1, true, est);
             CodeMasses::Sum sum_of;
             CodeMasses::Spread spread;
-            masses_of_tile(exponent, question, q, tile, exponent.of(est, all.queries[q], linked), masses.sums[tile].part, masses.edge, lift, mass, shared, &sum_of,
+            masses_of_tile(exponent, question, q, tile, exponent.of(est, all.queries[q], linked), masses.sums[tile].off, masses.edge, lift, mass, shared, &sum_of,
                            lift > 0 ? &spread : nullptr);
         }
-        const double part = masses.sums[tile].part;
+        const double part = masses.sums[tile].off.part;
         int last = -1;
         for (int i = place; i < kTile; ++i) {
             if (!(shared[i] > 0)) continue;

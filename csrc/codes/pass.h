@@ -96,6 +96,12 @@ struct CodeHead {
     float mass;
 };
 
+// How far masses of a tile may be off, by their shares.
+struct Stretch {
+    float part, bend;
+    float most() const { return part * (1 + bend); }  // of any of them
+};
+
 // The classes behind a scan that may hold much of the mass; the sums of the others' masses, tile by tile, and how large a part of a mass
 // its gap may be there; and points that fell on the gaps during the scan.
 //
@@ -106,10 +112,12 @@ struct CodeMasses {
     float edge = 0;
     double most = 0;               // the largest rate
     double once = 0, squared = 0;  // the rate that a bet takes is once / known + squared / known^2
+    double least = 0;              // a guess of what the scan is going to know: no more points are dropped than that takes
     uint64_t key = 0;              // of the points' noise: the query's own
     struct Sum {
-        float mass, shared, part;  // of masses, of shares of them; gap = part * share * mass
-        double gap() const { return shared > 0 ? static_cast<double>(shared) * part : 0; }
+        float mass, shared;  // of masses, of shares of them
+        Stretch off;         // gap = part * share * mass
+        double gap() const { return shared > 0 ? static_cast<double>(shared) * off.part : 0; }
     };
     std::vector<Sum> sums;        // [tiles]
     // Of an entropy, whose gaps are weighted (codes/entropy.cpp): the weight of a class at the edge, and what other weights are made of.
@@ -123,6 +131,7 @@ struct CodeMasses {
 
     // Falls as more is known. Weights of an entropy are by a guess of c, which is log S at most: with an S that is larger than was guessed, it is.
     double rate(double known) const {
+        known = std::max(known, least);
         const double more = lift > 0 ? std::max(1.0, std::min(known / guessed, std::log(known) / lift)) : 1;
         return std::min(most, (once + squared * more / known) / known * more);
     }
@@ -139,15 +148,15 @@ struct CodeMasses {
 
 // The masses of a tile's classes and shares of them, and their sums; returns which are heads. Of an entropy shares are weighted, by the
 // weight that a class at the edge has without its tile's part, and their plain sums are in `spread`.
-inline uint64_t masses_of_tile(const Exponent& exponent, const Question& question, int64_t q, int64_t tile, const float* est, float part, float edge, double lift,
+inline uint64_t masses_of_tile(const Exponent& exponent, const Question& question, int64_t q, int64_t tile, const float* est, Stretch off, float edge, double lift,
                                float* mass, float* shared, CodeMasses::Sum* sum, CodeMasses::Spread* spread) {
     const Codes& codes = exponent.codes;
     float sums[2];
-    const uint64_t heads = codes.scan->masses(est, codes.shares(tile), exponent.scale, edge, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
-    *sum = {sums[0], sums[1], part};
+    const uint64_t heads = codes.scan->masses(est, codes.shares(tile), exponent.scale, edge, off.bend, allowed_in(question, q, codes.rows->vocab, tile), mass, shared, sums);
+    *sum = {sums[0], sums[1], off};
     if (spread == nullptr) return heads;
     float of[3];
-    codes.scan->surprisals(est, exponent.scale, edge, static_cast<float>(lift) + 0.5f * part, mass, shared, of);
+    codes.scan->surprisals(est, exponent.scale, edge, static_cast<float>(lift) + 0.5f * off.most(), mass, shared, of);
     *spread = {of[0], of[1], sums[1]};
     sum->shared = of[2];
     return heads;

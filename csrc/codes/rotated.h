@@ -10,8 +10,9 @@
 //     P(error >= kappa sigma_i) <= exp(-kappa^2 / 2),      sigma_i^2 = sum_s |x_s|^2 |e_is|^2 / (n_s - 1) + step_s^2 |scale_is q_is|^2 / 4
 //     |error| <= sum_s |x_s| |e_is| + |x_s - x^_s| |scale_is q_is|,      for certain
 //
-// and roundings are added to both. A tile of classes has the radius of its largest |e_is| and scales, and each class a share of that which
-// its own radius does not exceed, whatever x is: the largest of its |e_is| and scales over the tile's. docs/how.md has the derivation; encode/tiles.py makes the arrays.
+// and roundings are added to both. A tile of classes has the radius of its |e_s| and scales, and each class a share of that which its own
+// radius does not exceed, whatever x is: the largest of its |e_is| and scales over the tile's. docs/how.md has the derivation;
+// encode/tiles.py makes the arrays.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ Kept scan_and_keep(const Codes& codes, const PreparedCodes& all, double kappa, i
     scan_tiles(codes, all.groups, 1, threads, [&](int, size_t g, int64_t tile, const float* est) {
         const CodeGroup& group = all.groups[g];
         alignas(64) float radii[kMostLanes];
-        codes.scan->radii(codes.tile(tile), codes.layout, own[g], 0, radii, nullptr);
+        codes.scan->radii(codes.tile(tile), codes.layout, own[g], 0, radii, nullptr, nullptr);
         for (int q = 0; q < group.n; ++q) {
             const float add = static_cast<float>(all.queries[group.first + q].add);
             float* to = &kept.est[(group.first + q) * padded + tile * kTile];

@@ -37,7 +37,7 @@ inline uint64_t which(I mask) {
 #endif
 }
 
-void radii(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* gaps) {
+void radii(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* part, float* bend) {
     float largest[2 * kMostSegments];
     std::memcpy(largest, tile + layout.largest, static_cast<size_t>(layout.segments) * 8);
     if (all.squared)
@@ -48,10 +48,12 @@ void radii(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, 
             sum = fused(splat(largest[2 * s]), load(&all.error[s][v]), fused(splat(largest[2 * s + 1]), load(&all.scale[s][v]), sum));
         const F own = all.squared ? root(sum) : sum;
         store(radii + v, own);
-        if (gaps == nullptr) continue;
+        if (part == nullptr) continue;
         // A class has its share of a gap, no less than kLeastShare: so much more of what does not shrink with the share.
-        const F high = (own + load(&all.constant[v]) * (1 / kLeastShare)) * beta;
-        store(gaps + v, pick((I)(high < splat(87.f)), vexp(high) * (1 + 0x1p-15f) - 1.f + kMassError / kLeastShare, splat(kInfinity)));
+        const F high = (own + load(&all.constant[v]) * (1 / kLeastShare)) * beta, first = high + kMassError / kLeastShare;
+        const I within = (I)(high < splat(80.f));
+        store(part + v, pick(within, first, splat(kInfinity)));
+        store(bend + v, pick(within, (vexp(high) * (1 + 0x1p-15f) - 1.f - high) / first, F{}));
     }
 }
 
@@ -65,7 +67,7 @@ uint64_t reach(const float* est, const float* shares, float radius, float least,
     return found;
 }
 
-uint64_t masses(const float* est, const float* shares, float beta, float edge, uint64_t keep, float* mass, float* shared, float sums[2]) {
+uint64_t masses(const float* est, const float* shares, float beta, float edge, float bend, uint64_t keep, float* mass, float* shared, float sums[2]) {
     uint64_t above = 0;
     F all = F{}, parts = F{};
     for (int64_t v = 0; v < kTile / LANES; ++v) {
@@ -75,7 +77,7 @@ uint64_t masses(const float* est, const float* shares, float beta, float edge, u
         if (keep != ~uint64_t{0})
             for (int i = 0; i < LANES; ++i)
                 if (!(keep >> (v * LANES + i) & 1)) gone[i] = -1;
-        const F m = pick(gone, F{}, vexp((e - edge) * beta)), part = m * load(shares + v * LANES);
+        const F m = pick(gone, F{}, vexp((e - edge) * beta)), s = load(shares + v * LANES), part = m * fused(s * bend, s, s);
         store(mass + v * LANES, m);
         store(shared + v * LANES, part);
         all += m;

@@ -1,8 +1,8 @@
 // The scan: one pass over the codes of all classes, for some queries at a time.
 //
 // Classes stand in tiles of 64, each one run of bytes: the codes of every segment, then in float32 a scale for each segment and class, the
-// bases, the share of the tile's radius that no radius of a class exceeds, and of each segment the largest error norm and scale of the
-// tile's classes (filled up to 64 bytes). A segment of n coordinates and b bits has ceil(n / 32) groups of b
+// bases, the share of the tile's radius that no radius of a class exceeds, and of each segment an error norm and a scale of the tile, of
+// which no class has more than its share (filled up to 64 bytes). A segment of n coordinates and b bits has ceil(n / 32) groups of b
 // words of 64 x 4 bytes: four for the upper half byte of every code if b has one, two for two bits, one for one bit; quad g of the
 // eight quads of a group is in bits 4 (g % 2), 2 (g % 4), g of the bytes of word g / 2, g / 4, 0. Codes of 8 bits are plain bytes.
 // The code u of b bits means the odd integer 2 u - (2^b - 1).
@@ -56,7 +56,7 @@ struct ScanPass {
     const float* step;     // [lanes]
 };
 
-// How far off the estimates of a tile are for queries side by side, query after query (zeros where there is none): of the tile's largest
+// How far off the estimates of a tile are for queries side by side, query after query (zeros where there is none): of the tile's
 // numbers a sum over segments of error * norm + scale * loss, or the root of such a sum of squares. Each class has its share of that, and the
 // constant, which is roundings.
 struct ScanRadii {
@@ -67,14 +67,15 @@ struct ScanRadii {
 struct ScanKernels {
     // The estimates [lanes][64] of a tile; lanes is 1, 2, 4 or 8. fresh: no cache is expected to have it, what follows is asked for ahead.
     void (*estimate)(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, bool fresh, float* est);
-    // The tile's radii [kMostLanes], query after query; and, where `gaps` is not null, a part of
-    // a mass whose share bounds what a class with that share may be off: exp(beta * (share * radius + constant)) - 1 is convex in the share.
-    void (*radii)(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* gaps);
+    // The tile's radii [kMostLanes], query after query; and, where they are not null, [kMostLanes] each: of a mass, a class with a share s may
+    // be off by part * s * (1 + bend * s). exp(s h) - 1 <= s h + s^2 (exp(h) - 1 - h), h = beta * (radius + what the constant is to the least share).
+    void (*radii)(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* part, float* bend);
     // Which classes of a tile have an upper end, estimate + share * radius, of `least` or more, one bit each. upper: those ends, where any bit is set.
     uint64_t (*reach)(const float* est, const float* shares, float radius, float least, float* upper);
     // mass = exp(beta * (est - edge)) of the classes with an estimate below `edge`; zeros for the others, and for those that `keep` (one bit
-    // each) leaves out; and share * mass. sums: of both. Returns which are at `edge` or above.
-    uint64_t (*masses)(const float* est, const float* shares, float beta, float edge, uint64_t keep, float* mass, float* shared, float sums[2]);
+    // each) leaves out; and share * (1 + bend * share) * mass. sums: of both. Returns which are at `edge` or above.
+    uint64_t (*masses)(const float* est, const float* shares, float beta, float edge, float bend, uint64_t keep, float* mass, float* shared,
+                       float sums[2]);
     // What an entropy asks of masses and shares that `masses` made, with y = beta * (est - edge) of each class: share *= lift - y.
     // sums: of mass * y, of -y times the shares that came, and of those that are left.
     void (*surprisals)(const float* est, float beta, float edge, float lift, const float* mass, float* shared, float sums[3]);

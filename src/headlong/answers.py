@@ -95,12 +95,15 @@ class _Entropy(NamedTuple):
     error: Array
     lse: Array
     cost: Cost
+    variance: Array | None = None
+    variance_error: Array | None = None
 
 
 class Entropy(Unpacked, _Entropy):
     """``-sum_i p_i log p_i`` in nats and its error, a log-normaliser that need not be as near, ``[batch]`` each, the cost.
 
-    The mean of ``f(z)`` is ``engine.lse(hidden).lse - entropy``, within the sum of both errors.
+    The mean of ``f(z)`` is ``engine.lse(hidden).lse - entropy``, within the sum of both errors. ``variance`` of ``-log p`` and
+    how far off it may be, ``[batch]``, where ``moments`` were asked for.
     """
 
     __slots__ = ()

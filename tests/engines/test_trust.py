@@ -86,6 +86,25 @@ def test_entropies_are_within_their_bound(kind: str, layer: hl.Layer, scale: flo
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_variances_of_the_surprisal_are_within_their_bound(kind: str, layer: hl.Layer) -> None:
+    engine, allowed = KINDS[kind](layer), np.arange(0, VOCAB, 3)
+    for rows in (HIDDEN * 0.1, HIDDEN, HIDDEN * 5, np.zeros((1, DIM)), HIDDEN[:0]):
+        for limits, live in (({}, None), ({"allowed": allowed}, np.isin(np.arange(VOCAB), allowed))):
+            found = engine.entropy(rows, moments=True, **limits)
+            log_probs = truth(layer, rows, live).log_probs
+            p, own = np.exp(log_probs), np.where(np.isneginf(log_probs), 0.0, log_probs)
+            exact = -(p * own).sum(axis=1)
+            check_within(found.entropy, exact, found.error, 1e-12)
+            check_within(found.variance, (p * (own + exact[:, None]) ** 2).sum(axis=1), found.variance_error, 1e-12)
+            assert (found.error <= 1e-6).all() and (found.variance_error <= 1e-6).all()
+    single = engine.entropy(HIDDEN.astype(np.float32), moments=True)
+    assert single.variance.dtype == single.variance_error.dtype == np.float32 and single.cost.dense.all()
+    assert engine.entropy(HIDDEN).variance is None
+    with pytest.raises(OptionError, match="moments is 2; expected True or False"):
+        engine.entropy(HIDDEN, moments=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_rankings_are_the_sorted_order_and_begin_every_topk(kind: str, layer: hl.Layer) -> None:
     engine, rows = KINDS[kind](layer), HIDDEN[:3]
     ranks = list(zip(range(700), engine.ranked(rows), strict=False))

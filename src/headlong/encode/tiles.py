@@ -191,12 +191,19 @@ def packed(u: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 def shared(numbers: Floats) -> tuple[Floats, Floats]:
-    """Of ``numbers [n, classes]`` the largest of each tile, ``[tiles, n]``, and of each class the largest share of those."""
+    """Of ``numbers [n, classes]`` the share that each class has at most of those of its tile, and these, ``[tiles, n]``.
+
+    A radius is a root of a sum of squares over the ``n``, by weights that a query brings. In proportion to their root mean
+    squares no number is large for a class that has little of the others: radii are a quarter wider with the largest ones.
+    """
     count = -(-numbers.shape[1] // TILE)
     wide = np.pad(numbers, ((0, 0), (0, count * TILE - numbers.shape[1]))).reshape(len(numbers), count, TILE)
-    largest = wide.max(axis=2)
-    share = np.maximum((wide / np.maximum(largest, np.finfo(np.float32).tiny)[:, :, None]).max(axis=0), LEAST_SHARE)
-    return share.reshape(-1)[: numbers.shape[1]] * np.float32(1 + 2.0**-22), np.ascontiguousarray(largest.T)
+    typical = np.sqrt(np.mean(wide.astype(np.float64) ** 2, axis=2))
+    times = (wide / np.maximum(typical, np.finfo(np.float32).tiny)[:, :, None]).max(axis=0)
+    most = times.max(axis=1)
+    share = np.maximum(times / np.maximum(most, 1.0)[:, None], LEAST_SHARE).astype(np.float32)
+    of_tiles = np.ascontiguousarray((typical * most).T, np.float32)
+    return share.reshape(-1)[: numbers.shape[1]] * np.float32(1 + 2.0**-22), of_tiles
 
 
 def _aligned(count: int, size: int) -> NDArray[np.uint8]:

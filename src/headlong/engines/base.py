@@ -179,11 +179,13 @@ class Engine(Changeable, Common):
         norm = self._executor.lse(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._chance)
         return answer_as(Lse(norm.lse, norm.error, self._cost(norm)), asked.form)
 
-    def entropy(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Entropy:
+    def entropy(
+        self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False
+    ) -> Entropy:
         reader = self._executor
-        if not isinstance(reader, CodesReader) or not reader.native:
-            return super().entropy(hidden, eps=eps, allowed=allowed, exclude=exclude)
         self.check_weights()
+        if moments or not isinstance(reader, CodesReader) or not reader.native:
+            return super().entropy(hidden, eps=eps, allowed=allowed, exclude=exclude, moments=moments)
         asked = self._asked(hidden, allowed, exclude)
         aim = aimed(DEFAULT if eps is None and math.isinf(self.promise.eps) else eps, self.promise, asked.form)
         found = reader.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), self._chance[1])

@@ -7,6 +7,9 @@
 and a normaliser that is off by ``e`` moves the head by at most ``e`` times ``sum_i p_i |1 - (lse - f_i)|``. Rows for which
 that is wider than ``eps`` are scanned in full, and their ``cost`` says so. This is what engines do that have no rotated codes;
 ``csrc/codes/entropy.cpp`` has what those do.
+
+The variance of ``-log p`` weighs a class by the square of its surprisal, so that its tail is read in full, too: with an error
+``e`` of each logit it is off by ``e sum_i p_i |d_i^2 + 2 d_i - V| <= 2 e (V + sqrt V)``, where ``d_i = log p_i + H``.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from headlong.answers import Cost, Entropy, TopK
-from headlong.arrays import answer_as
+from headlong.arrays import answer_as, rounded_up
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import aimed, asked
 from headlong.engines.promise_failures import ROUNDING, float64_error, longest_row
@@ -30,10 +33,18 @@ AT_ONCE = 1 << 22
 DEFAULT = 0.01
 
 
-def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: Any) -> Entropy:
+def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: Any, moments: bool) -> Entropy:
     """:meth:`headlong.Engine.entropy`."""
     call = asked(hidden, allowed, exclude, engine.layer.dim, engine.layer.vocab)
     aim = aimed(DEFAULT if eps is None and math.isinf(engine.promise.eps) else eps, engine.promise, call.form)
+    if moments:
+        found, variance, off = scanned(engine, call.hidden, call.mask)
+        cost = Cost(found.rows, found.bytes, found.dense, "rows/float64")
+        whole = Entropy(found.entropy, found.error, found.lse, cost, variance, off)
+        if call.form.single:
+            narrow = variance.astype(np.float32)
+            whole = whole._replace(variance=narrow, variance_error=rounded_up(off + np.abs(narrow - variance)))
+        return answer_as(whole, call.form)
     limits = {"allowed": allowed, "exclude": exclude}
     k = min(HEADS, engine.layer.vocab)
     # An error of the normaliser counts about H times, and less than ten nats of most layers' rows.
@@ -73,19 +84,20 @@ def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
     return head + (low + high) / 2, (high - low) / 2 + moved + rounding
 
 
-def scanned(engine: Any, hidden: Doubles, mask: Any) -> FoundEntropy:
-    """From every logit in float64, some rows at a time."""
+def scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[FoundEntropy, Doubles, Doubles]:
+    """From every logit in float64, some rows at a time; and the variance of ``-log p``, and how far off that is."""
     count, vocab = len(hidden), engine.layer.vocab
     step = max(1, AT_ONCE // vocab)
     parts = [slice(start, start + step) for start in range(0, count, step)]
     masks = [None if mask is None else mask[part] for part in parts]
     found = [_scanned(engine, hidden[part], some) for part, some in zip(parts, masks, strict=True)]
-    read = np.full(count, vocab * engine.layer.dim * 4.0 / min(step, count))
-    middle, error, lse = (np.concatenate(column) for column in zip(*found, strict=True))
-    return FoundEntropy(middle, error, lse, np.full(count, vocab), read, np.ones(count, bool))
+    read = np.full(count, vocab * engine.layer.dim * 4.0 / max(1, min(step, count)))
+    columns = zip(*found, strict=True) if found else [()] * 5
+    middle, error, lse, variance, off = (np.concatenate([np.zeros(0), *column]) for column in columns)
+    return FoundEntropy(middle, error, lse, np.full(count, vocab), read, np.ones(count, bool)), variance, off
 
 
-def _scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, Doubles, Doubles]:
+def _scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, ...]:
     logits, log_probs = engine.every_class(hidden)
     link = getattr(engine.layer, "link", None)
     best = np.argmax(logits, axis=1)[:, None]
@@ -96,6 +108,8 @@ def _scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, Doubles,
         shift = log_probs.max(axis=1, keepdims=True)
         more = shift + np.log(np.exp(log_probs - shift).sum(axis=1, keepdims=True))
         log_probs, lse = log_probs - more, lse + more[:, 0]
-    found = -np.sum(np.exp(log_probs) * np.where(np.isneginf(log_probs), 0.0, log_probs), axis=1)
+    p, own = np.exp(log_probs), np.where(np.isneginf(log_probs), 0.0, log_probs)
+    found = -np.sum(p * own, axis=1)
+    variance = np.sum(p * (own + found[:, None]) ** 2, axis=1)
     lost = ROUNDING + float64_error(engine.layer, longest_row(engine.layer), hidden, logits)
-    return found, (1 + found) * lost, lse
+    return found, (1 + found) * lost, lse, variance, 2 * (1 + variance + np.sqrt(variance)) * lost

@@ -6,7 +6,7 @@
     estimate_i = base_i + sum_s scale_is <q_is, x^_s>
     sigma_i^2 = sum_s |x_s|^2 error_is^2 / (n_s - 1) + step_s^2 (scale_is |q_s|)^2 / 4
     likely radius = kappa sigma_i,     proved radius = sum_s |x_s| error_is + |x_s - x^_s| scale_is |q_s|
-    of a class: its share of that of its tile's largest errors and scales
+    of a class: its share of that of its tile's errors and scales
 
 Ids: the best estimates are scored exactly; so is every class whose estimate and radius reach the worst of the best k. The union
 goes over the k true best alone: ``kappa = sqrt(2 log(k / delta))``. Normalisers: intervals of all classes at once,
@@ -144,8 +144,8 @@ def kappa_of(events: float, delta: float) -> float:
 
 
 def decoded(codes: Codes, vocab: int) -> tuple[list[Doubles], list[Doubles], Doubles, Doubles, Doubles]:
-    """Odd integers ``[vocab, n_s]`` and scales ``[vocab]`` of each segment; bases and shares ``[vocab]``; the largest errors
-    and scales ``[tiles, segments, 2]``.
+    """Odd integers ``[vocab, n_s]`` and scales ``[vocab]`` of each segment; bases and shares ``[vocab]``; the errors and
+    scales of tiles ``[tiles, segments, 2]``.
     """
     q, place = [], 0
     count = len(codes.tiles)
