@@ -17,7 +17,7 @@ from headlong.errors import DtypeError, MalformedFileError, MissingPackageError
 
 SIZES = {"Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210)}
 """Weights and bytes of a block, of those of GGUF's kinds that engines read as they are; ``csrc/kernels/stored_types.h``."""
-PIECE = 1 << 22
+PIECE = 1 << 18
 """Weights written out at once."""
 INT8 = "int8"
 """A row is a float32 scale and int8 codes: ``weight = scale * code``, rounded once to float32."""

@@ -26,7 +26,7 @@ from headlong.errors import (
     OptionError,
     ShapeError,
 )
-from headlong.integrations import faiss_api, faiss_selectors
+from headlong.integrations import faiss_api, faiss_index, faiss_selectors
 from headlong.integrations.ann_benchmarks import Headlong
 from headlong.integrations.faiss_api import IndexFlat, IndexFlatIP, IndexFlatL2, IndexIDMap
 
@@ -282,9 +282,11 @@ def test_many_far_neighbours_take_little_memory() -> None:
     np.testing.assert_array_equal(ids[7], np.argsort(exact, kind="stable")[:300])
 
 
+@pytest.mark.parametrize("tried", [False, True])
 @pytest.mark.parametrize("metric", ["inner_product", "l2", "cosine", "log_prob"])
 @pytest.mark.parametrize("some", [False, True])
-def test_a_range_that_holds_nearly_everything(metric: str, some: bool) -> None:
+def test_a_range_that_holds_nearly_everything(metric: str, some: bool, tried: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faiss_index, "MANY", 100 if tried else 1 << 16)  # as of an index of many rows
     index = IndexFlat(24, metric)
     index.add(ROWS)
     params = faiss_api.SearchParameters(faiss_api.IDSelectorRange(100, 2900)) if some else None

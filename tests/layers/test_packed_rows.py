@@ -101,7 +101,7 @@ def bytes_of(engine: hl.Engine) -> int:
     return engine.layer.stored.nbytes + engine.norms.nbytes + sum(arrays.values())
 
 
-@pytest.mark.parametrize(("kind", "times"), [("Q8_0", 2.0), ("Q6_K", 2.0), ("Q4_K", 2.4)])
+@pytest.mark.parametrize(("kind", "times"), [("Q8_0", 2.0), ("Q6_K", 1.9), ("Q4_K", 2.2)])
 def test_an_engine_takes_no_more_than_twice_the_head(kind: str, times: float, tmp_path: Path) -> None:
     rows = rows_of(kind, 20_000, 1024)
     engine = hl.compile(hl.Layer(rows))
@@ -118,7 +118,39 @@ def test_compiling_works_in_slices() -> None:
     hl.compile(hl.Layer(rows))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < rows.size * 4 * 0.75  # of the float32 matrix
+    assert peak < rows.size * 4 * 0.3  # of the float32 matrix
+
+
+RESIDENT = """
+import gc, sys, numpy as np
+sys.path.insert(0, sys.argv[1])
+import headlong as hl
+from test_packed_rows import rows_of
+
+def megabytes(name):
+    return int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith(name))) / 1024
+
+hl.compile(hl.Layer(rows_of("Q6_K", 3000, 1024))).topk(np.ones((1, 1024)), 5)  # what any engine loads
+gc.collect()
+before = megabytes("VmRSS")
+rows = rows_of("Q6_K", 90_000, 1024)
+gc.collect()
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins here
+engine = hl.compile(hl.Layer(rows))
+engine.topk(np.ones((1, 1024)), 5)
+head = rows.nbytes / 2**20
+print((megabytes("VmRSS") - before) / head, (megabytes("VmHWM") - before) / head)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
+def test_a_process_holds_no_more_than_twice_the_head() -> None:
+    """Freed pages and all; and little more at any time while it compiles."""
+    call = [sys.executable, "-c", RESIDENT, str(Path(__file__).parent)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    held, peak = map(float, done.stdout.split())
+    assert held <= 2.0 and peak <= 2.5, done.stdout
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q6_K", INT8])

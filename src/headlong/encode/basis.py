@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from headlong.layers.matrix import Layer
@@ -21,8 +23,8 @@ def basis_for(layer: Layer, calibration: Doubles | None) -> Directions:
     """
     if calibration is not None:
         return directions(layer.weight, calibration)
-    none = np.eye(layer.dim)
-    return Directions(np.zeros(layer.dim), mean_row(layer.weight), none, none.astype(np.float32), 1.0)
+    none: Any = np.eye(layer.dim, dtype=np.float32)  # exact in half of float64's memory
+    return Directions(np.zeros(layer.dim), mean_row(layer.weight), none, none, 1.0)
 
 
 def energy(layer: Layer, basis: Directions, calibration: Doubles | None) -> Doubles:

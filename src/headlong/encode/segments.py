@@ -30,6 +30,8 @@ BITS, REST = (4.5, 2.6), 5
 or that."""
 TURNED = 512
 """Coordinates of a rotation: larger ones take long to make."""
+ROOM = 0.9
+"""Of the bytes of packed rows, which codes and rotation may take: an engine is to be no larger than twice its head."""
 LED = 0.7
 """Of the energy, in the coordinates of two planes."""
 
@@ -73,11 +75,17 @@ def led_by_eight(energy: Doubles, bits: int) -> tuple[Segment, ...]:
 
 
 def uniform(layer: Layer) -> tuple[Segment, ...]:
-    """Eight bits of every coordinate, or six where rows are stored in less than a byte a weight: codes are to take no more
-    memory than those. In runs of :data:`TURNED` coordinates."""
+    """Eight bits of every coordinate, in runs of :data:`TURNED` coordinates. Where rows are stored in less than a byte a
+    weight, six, and five in as many runs as it takes for codes and rotation to be no larger than :data:`ROOM` of the rows."""
     dim, bits = layer.dim, most_bits(layer)
     edges = [*range(0, dim - TURNED // 2, TURNED), dim] if dim > TURNED else [0, dim]
-    return tuple(Segment(start, stop, bits) for start, stop in pairwise(edges))
+    runs = [Segment(start, stop, bits) for start, stop in pairwise(edges)]
+    room = ROOM * layer.row_bytes - 4 * dim * dim / layer.vocab
+    for place in reversed(range(len(runs))):
+        if bits == 8 or sum(run.bits * (run.stop - run.start) for run in runs) <= 8 * room:
+            break
+        runs[place] = runs[place]._replace(bits=5)
+    return tuple(runs)
 
 
 def most_bits(layer: Layer) -> int:

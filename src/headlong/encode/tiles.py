@@ -32,7 +32,7 @@ LEAST_CODE = (0, 1)
 """The smallest code, and that of 8 bits: less 128 it has a negative."""
 LEAST_SHARE = np.float32(0.25)
 """Of a tile's radius that a class has at the least: ``csrc/scan/tiles.h`` relies on it."""
-PIECE = 1 << 21
+PIECE = 1 << 19
 """Numbers of float64 that encoding holds at once."""
 PRODUCTS = 8 + 3
 """Roundings of a coordinate of a query: of 8 products in float32, of the vector itself, and at the end."""
@@ -60,40 +60,48 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     if not fit(layer):
         return None
     chance = np.random.default_rng(seed)
-    turned = basis.rotation.copy()
-    for start, stop, *_ in segments:
-        turned[:, start:stop] = basis.rotation[:, start:stop] @ rotation_of(stop - start, chance)
-    turned = turned.astype(np.float32).astype(np.float64)
     # Coordinates that are as they were are mixed within their segments alone.
-    apart = not np.any(basis.rotation - np.diag(np.diag(basis.rotation)))
+    apart = np.count_nonzero(basis.rotation) == np.count_nonzero(np.diag(basis.rotation))
     runs = [slice(start, stop) for start, stop, *_ in segments] if apart else [slice(0, layer.dim)]
-    back = np.zeros((layer.dim, layer.dim))
+    turned = np.zeros((layer.dim, layer.dim), np.float32)
+    for start, stop, *_ in segments:
+        rows = slice(start, stop) if apart else slice(None)
+        turned[rows, start:stop] = basis.rotation[rows, start:stop] @ rotation_of(stop - start, chance)
+    back, lost, squares = [], 0.0, 0.0  # of a run each: dim x dim numbers of float64 are as much as a small head
     for run in runs:
-        back[run, run] = np.linalg.inv(turned[run, run]).T
+        rounded = turned[run, run].astype(np.float64)
+        inverse = np.ascontiguousarray(np.linalg.inv(rounded).T)
+        back.append(inverse)
+        squares += float(np.sum(inverse**2))
+        lost += float(np.sum((np.eye(len(rounded)) - inverse @ rounded.T) ** 2))
+    lengths = [float(np.linalg.norm(turned[:, start:stop].astype(np.float64))) for start, stop, *_ in segments]
     unit = np.finfo(np.float64).eps
-    size = float(np.linalg.norm(turned) * np.linalg.norm(back))
-    lost = float(np.linalg.norm(np.eye(layer.dim) - back @ turned.T)) + 8 * (layer.dim + 8) * unit * size
+    size = math.hypot(*lengths) * math.sqrt(squares)
+    lost = math.sqrt(lost) + 8 * (layer.dim + 8) * unit * size
     tiles, norms, most, longest, most_base = _encoded(layer, basis, back, runs, segments, threads)
     bounds = np.zeros((len(segments), 4))
     for s, (start, stop, *_) in enumerate(segments):
+        inverse = back[s] if apart else back[0][:, start:stop]
         bounds[s] = (
             norms[s],
             most[s] * (1 + 1e-5),
-            PRODUCTS * 2.0**-24 * float(np.linalg.norm(turned[:, start:stop])),
-            2.0**-23 * longest * float(np.linalg.norm(back[:, start:stop])),
+            PRODUCTS * 2.0**-24 * lengths[s],
+            2.0**-23 * longest * float(np.linalg.norm(inverse)),
         )
     if not (np.isfinite(bounds).all() and longest < LARGEST and most_base < LARGEST and bounds.max() < LARGEST):
         return None
-    columns = [np.pad(turned[:, a:b].astype(np.float32), ((0, 0), (0, -(b - a) % GROUP))) for a, b, *_ in segments]
     mean, centre = np.ascontiguousarray(basis.mean, np.float64), np.ascontiguousarray(basis.centre, np.float64)
-    rotation = np.ascontiguousarray(np.concatenate(columns, axis=1))
+    rotation = turned
+    if any((stop - start) % GROUP for start, stop, *_ in segments):
+        padded = [np.pad(turned[:, a:b], ((0, 0), (0, -(b - a) % GROUP))) for a, b, *_ in segments]
+        rotation = np.concatenate(padded, axis=1)
     return Codes(tiles, mean, centre, rotation, segments, bounds, lost * longest, most_base)
 
 
 def _encoded(
-    layer: Layer, basis: Directions, back: Doubles, runs: list[slice], segments: tuple[Segment, ...], threads: int
+    layer: Layer, basis: Directions, back: list[Doubles], runs: list[slice], segments: tuple[Segment, ...], threads: int
 ) -> tuple[NDArray[np.uint8], Doubles, Doubles, float, float]:
-    """The tiles, ``back`` being zero between runs of coordinates; the largest |q| and |scale q| of each segment; the longest
+    """The tiles, from ``back`` of each run of coordinates; the largest |q| and |scale q| of each segment; the longest
     row less the centre; the largest base.
     """
     vocab, dim = layer.vocab, layer.dim
@@ -113,7 +121,7 @@ def _encoded(
         if layer.bias is not None:
             base += layer.bias[start:stop]
         longest = max(longest, float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max(initial=0.0))) * (1 + 1e-6))
-        turned = np.concatenate([rows[:, run] @ back[run, run] for run in runs], axis=1).astype(np.float32)
+        turned = np.concatenate([rows[:, run] @ one for run, one in zip(runs, back, strict=True)], axis=1).astype(np.float32)
         most_base = max(most_base, float(np.abs(base).max(initial=0.0)))
         _put(tiles[at], bases, base.astype(np.float32)[None], -np.inf)
         place = 0

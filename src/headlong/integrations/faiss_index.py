@@ -36,8 +36,10 @@ METRICS = ("inner_product", "l2", "cosine", "log_prob")
 NUMBERS = {METRIC_INNER_PRODUCT: "inner_product", METRIC_L2: "l2"}
 ROWS, SPARE = 1024, 8
 """Queries answered at once; rows fetched beyond k, so that a bias in float32 cannot hide one of the k."""
-SOME, BEST = 64, 256
-"""Queries of a range search that are answered at once, and rows that are tried before all of them."""
+FIRST, SOME, BEST = 4, 64, 256
+"""Queries of a range search that are answered at once, at first and then, and rows that are tried before all of them..."""
+MANY = 1 << 16
+"""...where there are more than these: all products of fewer take no longer than that trial."""
 
 
 class IndexFlat(Rows):
@@ -116,8 +118,13 @@ class IndexFlat(Rows):
         """
         queries, thresh, allowed = self._checked(x, "x"), threshold(thresh, "thresh"), self._allowed(params)
         found: list[tuple[Floats, Ids]] = []
-        for start in range(0, len(queries), SOME):
-            found += self._nearer(queries[start : start + SOME], thresh, allowed)
+        few = (self.ntotal if allowed is None else len(allowed)) <= MANY
+        every = few  # or where the queries before had more near rows than are tried: the next will, too
+        while len(found) < len(queries):
+            some = queries[len(found) : len(found) + (SOME if found else FIRST)]
+            near = self._of_every(some, thresh, allowed) if every else self._nearer(some, thresh, allowed)
+            every = few or 2 * sum(len(ids) >= BEST for _, ids in near) > len(near)
+            found += near
         lims = np.concatenate([[0], np.cumsum([len(ids) for _, ids in found])]).astype(np.uint64)
         empty: tuple[Floats, Ids] = (np.empty(0, np.float32), np.empty(0, np.int64))
         distances, ids = (np.concatenate([part[place] for part in (*found, empty)]) for place in (0, 1))
@@ -218,19 +225,29 @@ class IndexFlat(Rows):
         best, ids = np.take_along_axis(best, order, axis=1), np.take_along_axis(ids, order, axis=1)
         inside = np.take_along_axis(near, order, axis=1)
         found = [(best[row, inside[row]], ids[row, inside[row]]) for row in range(len(queries))]
-        open_rows = np.flatnonzero(near[:, -1]) if most > BEST else np.empty(0, np.int64)
+        at = np.flatnonzero(near[:, -1]) if most > BEST else np.empty(0, np.int64)
+        for row, values in zip(at, self._of_every(queries[at], thresh, allowed), strict=True):
+            found[row] = values
+        return found
+
+    def _of_every(self, queries: Floats, thresh: float, allowed: Ids | None) -> list[tuple[Floats, Ids]]:
+        """As :meth:`_nearer`, from all products."""
         places = np.arange(self.ntotal) if allowed is None else allowed
-        for part in pieces(len(open_rows), most):
-            at = open_rows[part]
-            every = self._every(queries[at], best[at, 0], ids[at, 0], places)
-            for row, values in zip(at, every, strict=True):
-                (all_near,) = np.nonzero(self._is_near(values, thresh))
-                found[row] = values[all_near], places[all_near]
+        best, ids = np.empty((len(queries), 1), np.float32), np.zeros((len(queries), 1), np.int64)
+        if self.metric == "log_prob" and len(queries):
+            best, ids = self._some(queries, 1, allowed)
+        found: list[tuple[Floats, Ids]] = []
+        for part in pieces(len(queries), len(places)):
+            every = self._every(queries[part], best[part, 0], ids[part, 0], places)
+            near = self._is_near(every, thresh)
+            for row, inside in zip(every, near, strict=True):
+                found.append((row, places) if inside.all() else (row[inside], places[inside]))
         return found
 
     def _every(self, queries: Floats, best: Floats, ids: Ids, places: Ids) -> Floats:
         """``[n, len(places)]``; ``best [n]`` and ``ids [n]`` say what a softmax takes off."""
-        rows, wide = self._rows()[places], queries.astype(np.float64)
+        rows, wide = self._rows(), queries.astype(np.float64)
+        rows = rows if len(places) == len(rows) else rows[places]
         exact = distances(wide, rows) if self.metric == "l2" else products(wide, rows)
         if self.metric == "log_prob":
             exact += (best - exact[np.arange(len(exact)), np.searchsorted(places, ids)])[:, None]
