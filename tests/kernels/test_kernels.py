@@ -18,7 +18,7 @@ from headlong import native
 from headlong.dtypes import HIDDEN
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import KernelError, OptionError
-from headlong.native import instruction_level
+from headlong.native import instruction_level, load_module
 
 
 def test_levels_start_with_the_reference_and_the_best_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,8 @@ def test_a_level_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_the_native_module_nothing_falls_back_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instruction_level, "module", lambda: None)
+    for file in (instruction_level, load_module):
+        monkeypatch.setattr(file, "module", lambda: None)
     monkeypatch.delenv("HEADLONG_ISA", raising=False)
     with pytest.raises(KernelError, match="HEADLONG_ISA=numpy for the slow reference"):
         native.isa()
