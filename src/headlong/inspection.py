@@ -44,6 +44,7 @@ DEFAULT = Promise(0.01, 1e-6, 0.0)
 ENOUGH = 4
 """Hidden vectors for each coordinate, from which on their second moments are those of later ones, about."""
 SYNTHETIC_TOP = 0.3
+MUCH_SMALLER = 4
 CLASSES = 1 << 16
 BLOCK = 1 << 23
 PERCENTILES = (0, 5, 50, 95, 100)
@@ -185,7 +186,12 @@ def expectation(facts: Facts) -> Iterator[tuple[str, str]]:
             few = f"{ENOUGH * facts.layer.dim:,} hidden vectors or more tell what speed to expect"
             yield f"{len(facts.hidden):,} were looked at", few
         return
-    like = expected.most_like(facts.energy, facts.layer.vocab * facts.layer.dim, expected.measured())
+    weights, among = facts.layer.vocab * facts.layer.dim, expected.measured()
+    least = min(one.vocab * one.dim for one in among)
+    if MUCH_SMALLER * weights < least:
+        yield f"{weights:,} weights; the smallest layer that was measured has {least:,}", "expect little; bench measures it"
+        return
+    like = expected.most_like(facts.energy, weights, among)
     said = "; ".join(f"{what} {times(cold)} cold, {times(loop)} in a loop" for what, (cold, loop) in like.times.items())
     share = f"{percent(facts.energy)} of the logits' energy is in an eighth of the directions"
     yield (

@@ -31,12 +31,15 @@ def test_the_measured_layer_that_is_most_like_it() -> None:
 
 
 def test_inspect_says_what_to_expect_of_layers_with_vectors_enough(rng: np.random.Generator) -> None:
-    layer = hl.Layer(rng.standard_normal((500, 8), np.float32))
+    layer = hl.Layer(rng.standard_normal((50_000, 8), np.float32))
     for count, said in ((64, "expect about"), (16, "32 hidden vectors or more tell what speed to expect")):
         found = inspect(layer, rng.standard_normal((count, 8), np.float32), 5, 1, lambda done, total: None)
         assert any(said in line for _, line in advice(found))
         assert (found.energy is None) == (count == 16)
     assert inspect(layer, None, 5, 1, lambda done, total: None).energy is None
+    small = hl.Layer(rng.standard_normal((500, 8), np.float32))
+    found = inspect(small, rng.standard_normal((64, 8), np.float32), 5, 1, lambda done, total: None)
+    assert any("expect little" in line for _, line in advice(found)), "none that was measured is like it"
 
 
 def test_the_measured_layers_are_those_of_the_tables() -> None:
