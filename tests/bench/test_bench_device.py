@@ -28,8 +28,8 @@ def tool() -> ModuleType:
 
 
 def recorded(tool: ModuleType, path: Path, place: str) -> list[dict[str, Any]]:
-    words = f"--shape 300,8,1 --batch 1,3 --dtype bfloat16 --rounds 1 --json {path}"
-    tool.main([*words.split(), "--queries", "3", "--seconds", "0", "--device", place])
+    words = f"--shape 300,8,1 --batch 1,3 --dtype bfloat16 --rounds 1 --queries 3 --json {path}"
+    tool.main([*words.split(), "--seconds", "0", "--device", place])
     record = json.loads(path.read_text())["tables"]["on a GPU"]["300,8,1"]
     assert record["command"].endswith(words) and record["environment"]["gpu"]
     rows: list[dict[str, Any]] = record["rows"]
