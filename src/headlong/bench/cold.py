@@ -25,8 +25,9 @@ from headlong.bench.measure import Contestant, Progress, Timing, wall
 LAYERS = 6
 LEAST, MOST = 96, 512
 """Megabytes that go through the caches between two calls."""
-AWAKE = 0.03
-"""Seconds of such work, at least. A pause instead would put the threads of a team that wakes up on one processor."""
+AWAKE = 0.04
+"""Seconds of such work, at least: OpenBLAS's threads look out for work for 2^26 cycles after a product, on the processors
+that the next contestant needs. A pause instead would let PyTorch's team fall asleep, too."""
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
