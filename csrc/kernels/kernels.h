@@ -142,9 +142,6 @@ struct Kernels {
     float (*link_at)(float z, const Link& link);
     void (*link_gradient)(float* z, int64_t n, const Link& link, double lse, int64_t target, float scale,
                           double* const* sums);
-
-    // A plain read of n bytes (for the bandwidth of the machine): the xor of all words.
-    uint64_t (*read)(const void* data, int64_t bytes);
 };
 
 // The table of a level by name ("portable", "generic", "avx2", ...); "" is the best this CPU has; nullptr if it lacks it.

@@ -174,7 +174,6 @@ void alike(Check& check, Kind kind, int64_t dim) {
         put(out, k.largest_double(wide.data(), dim));
     });
     check.same("row_norm", [&](const Kernels& k, std::vector<uint8_t>& out) { put(out, k.row_norm(row.bytes.data(), kind, dim)); });
-    check.same("read", [&](const Kernels& k, std::vector<uint8_t>& out) { put(out, k.read(row.bytes.data(), static_cast<int64_t>(row.bytes.size()) / 64 * 64)); });
 }
 
 }  // namespace

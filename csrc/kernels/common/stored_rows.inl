@@ -5,24 +5,6 @@ inline float round_up(double x) {
     return static_cast<double>(f) < x ? std::nextafterf(f, kInfinity) : f;
 }
 
-uint64_t read_of(const void* data, int64_t bytes) {
-    const char* p = static_cast<const char*>(data);
-    typedef uint64_t Q __attribute__((vector_size(LANES * 4)));
-    Q a = Q{}, b = Q{}, c = Q{}, d = Q{};
-    for (int64_t i = 0; i + 4 * static_cast<int64_t>(sizeof(Q)) <= bytes; i += 4 * sizeof(Q)) {
-        const auto next = [&](int64_t place) {  // one vector: four at once would go through memory
-            Q v;
-            std::memcpy(&v, p + i + place * static_cast<int64_t>(sizeof(Q)), sizeof v);
-            return v;
-        };
-        a ^= next(0), b ^= next(1), c ^= next(2), d ^= next(3);
-    }
-    a ^= b ^ c ^ d;
-    uint64_t all = 0;
-    for (int i = 0; i < LANES / 2; ++i) all ^= a[i];
-    return all;
-}
-
 // ---- rows as they are stored: float32, float16, bfloat16 ----
 
 template <Kind K>
