@@ -159,7 +159,7 @@ class Ways {
 
   private:
     static constexpr int kOneIn = 7;
-    static constexpr int64_t kSlow = 2'000'000, kTrial = 2'000'000, kRest = 30'000'000, kLongest = 60'000'000'000;  // ns
+    static constexpr int64_t kSlow = 2'000'000, kTrial = 2'000'000, kRest = 30'000'000, kLongest = 60'000'000'000;  // ns: Linux's turns are longer than kSlow, rounds of one query shorter
     static constexpr double kRemembered = 1e7, kMost = 2e6;  // ns
     static constexpr double kLittle = 0.1;  // of a trial: no reason to wait longer for the next
     static constexpr double kRepaid = 40;  // what a trial loses is a fortieth of the time until the next one, after a few that fail

@@ -45,6 +45,7 @@ ENOUGH = 4
 """Hidden vectors for each coordinate, from which on their second moments are those of later ones, about."""
 SYNTHETIC_TOP = 0.3
 MUCH_SMALLER = 4
+"""Times fewer weights than any layer that was measured has: nothing is known of such."""
 CLASSES = 1 << 16
 BLOCK = 1 << 23
 PERCENTILES = (0, 5, 50, 95, 100)

@@ -202,7 +202,7 @@ def shared(numbers: Floats) -> tuple[Floats, Floats]:
     """Of ``numbers [n, classes]`` the share that each class has at most of those of its tile, and these, ``[tiles, n]``.
 
     A radius is a root of a sum of squares over the ``n``, by weights that a query brings. In proportion to their root mean
-    squares no number is large for a class that has little of the others: radii are a quarter wider with the largest ones.
+    squares no number is large for a class that has little of the others, as it is in proportion to the largest ones.
     """
     count = -(-numbers.shape[1] // TILE)
     wide = np.pad(numbers, ((0, 0), (0, count * TILE - numbers.shape[1]))).reshape(len(numbers), count, TILE)
