@@ -82,10 +82,13 @@ def _refused(fault: str) -> int:
 def list_(asked: argparse.Namespace, threads: int) -> None:
     """Every table and script, then what became of every printed figure."""
     target = asked.study
-    here = [(table.name, table.claim, papers.missing(table) or "can run") for table in papers.tables(target)]
-    here += [(name, script.claim, f"takes {script.takes}") for name, script in scripts.of(target)]
+    here = [
+        (table.name, table.claim, papers.so_far(table, asked.results), papers.missing(table) or "can run")
+        for table in papers.tables(target)
+    ]
+    here += [(name, script.claim, "", f"takes {script.takes}") for name, script in scripts.of(target)]
     found = {paper: account.account(paper, asked.results) for paper in account.STUDIES if target in (None, paper)}
-    shown.show(("table", "claim", "here"), here)
+    shown.show(("table", "claim", "rows so far", "here"), here)
     shown.show(*shown.counted({paper: cells.counts(mine) for paper, mine in found.items()}))
     if target is not None:
         for mine in found.values():

@@ -1,5 +1,5 @@
 """Corpora and data sets, in reading order: ``files`` (a row, its checks), ``registry`` (all rows, ``load``), the loaders
-``text``, ``translation`` and ``digits``.
+``text``, ``translation`` and ``pictures``.
 """
 
 from studies.data.registry import DATA_SETS as DATA_SETS

@@ -29,7 +29,7 @@ class DataSet:
     """What it is, whose it is, where it comes from, how it is read."""
 
     name: str
-    kind: str  # "text", "pairs" or "digits"
+    kind: str  # "text", "pairs" or "pictures"
     source: str
     licence: str
     files: tuple[DataFile, ...]

@@ -4,7 +4,7 @@
     corpus = load("/home/me/penn-treebank")     # a data set's own folder
     corpus = load("notes.txt")                  # the user's own text, a file or a folder of three
 
-The shape of what comes back follows the row's kind: ``Corpus`` (text), ``Pairs`` or ``Digits``.
+The shape of what comes back follows the row's kind: ``Corpus`` (text), ``Pairs`` or ``Pictures``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headlong.errors import DataError
-from studies.data.digits import load_mnist
 from studies.data.files import DataFile, DataSet, data_root, verify
+from studies.data.pictures import load_eurosat, load_mnist
 from studies.data.text import load_plain, load_splits
 from studies.data.translation import load_pairs
 
@@ -53,8 +53,13 @@ DATA_SETS = {
             load_pairs,
         ),
         DataSet(
-            "mnist", "digits", "LeCun, Cortes and Burges (as mnist.npz)", "CC BY-SA 3.0",
+            "mnist", "pictures", "LeCun, Cortes and Burges (as mnist.npz)", "CC BY-SA 3.0",
             (DataFile("mnist.npz", "39b9b1ffaa0ba4d8995a616551f0966941fe02a3fe79ba4a9db7373db16d53ad"),), load_mnist,
+        ),
+        DataSet(
+            "eurosat", "pictures", "Helber et al. 2019 (9,000 of the 27,000 RGB pictures, at random)", "MIT; Sentinel terms",
+            (DataFile("eurosat_rgb_subset.tar", "d7ba83a86a53557bde28f89c1da44b0445a60d9efef6918fe8a72af324ac65e3"),),
+            load_eurosat,
         ),
     )
 }  # fmt: skip

@@ -28,7 +28,7 @@ class Script(NamedTuple):
 
 SCRIPTS: dict[str, Script] = {
     "baharav2024:logs": Script("papers.adaptive_softmax.logs", "CLONE FILE", "the authors' cells, from their own rows"),
-    "baharav2024:nets": Script("papers.adaptive_softmax.nets", "OUT", "trains the paper's network on MNIST"),
+    "baharav2024:nets": Script("papers.adaptive_softmax.nets", "mnist|eurosat OUT", "trains the paper's network on pictures"),
     "baharav2024:smollm2": Script("papers.adaptive_softmax.smollm2", "FILE", "SmolLM2's hidden vectors of Penn Treebank"),
     "ganea2019:ranks": Script("papers.monotonic_softmax.ranks", "FILE", "ranks of the log-probabilities of made heads"),
     "liao2019:contents": Script("papers.doubly_sparse.contents", "FILE", "which classes the experts hold"),

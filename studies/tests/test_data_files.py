@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +12,8 @@ import pytest
 
 from headlong.errors import DataError
 from studies.data import load
-from studies.data.digits import load_mnist
 from studies.data.files import DataFile, DataSet, data_root, verify
+from studies.data.pictures import load_eurosat, load_mnist
 from studies.data.text import load_splits
 
 NAMES = ("train.txt", "valid.txt", "test.txt")
@@ -81,5 +83,30 @@ def test_digits_are_those_of_the_file(tmp_path: Path, rng: np.random.Generator) 
         load_mnist(tmp_path, files)
 
 
-def test_published_digits(data: Path) -> None:
+def test_eurosat_is_read_from_its_tar(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Every picture keeps its class: colours say whose it is; the split that is called valid is the test split."""
+    image = pytest.importorskip("PIL.Image")
+    with tarfile.open(tmp_path / "e.tar", "w") as file:
+        for split, count in (("train", 12), ("valid", 3)):
+            for number in range(count):
+                for label, grey in (("Forest", 10), ("River", 200)):
+                    stream = io.BytesIO()
+                    image.new("RGB", (64, 64), (grey, grey, grey)).save(stream, "JPEG")
+                    member = tarfile.TarInfo(f"{split}/{label}/{label}_{number}.jpg")
+                    member.size = stream.tell()
+                    stream.seek(0)
+                    file.addfile(member, stream)
+    found = load_eurosat(tmp_path, (DataFile("e.tar", ""),))
+    assert [len(part.labels) for part in found] == [22, 2, 6]
+    for part in found:
+        assert part.pixels.shape[1:] == (28, 28, 3)
+        np.testing.assert_array_equal(part.pixels[:, 14, 14, 0] > 100, part.labels == 1)
+    assert np.diff(found.train.labels).astype(bool).sum() > 3, "shuffled, so that classes come in turns"
+    (tmp_path / "e.tar").write_bytes(b"no tar")
+    with pytest.raises(DataError, match="is no tar of pictures"):
+        load_eurosat(tmp_path, (DataFile("e.tar", ""),))
+
+
+def test_published_pictures(data: Path) -> None:
     assert [len(part.labels) for part in load("mnist", data).content] == [55_000, 5_000, 10_000]
+    assert [len(part.labels) for part in load("eurosat", data).content] == [6_875, 625, 1_500]

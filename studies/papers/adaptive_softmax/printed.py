@@ -18,7 +18,7 @@ import numpy as np
 
 from studies.papers import judged
 from studies.papers.adaptive_softmax.synthetic import DIMS
-from studies.papers.adaptive_softmax.tables import LOGS
+from studies.papers.adaptive_softmax.tables import LOGS, NETWORKS
 from studies.papers.cells import Cell, lines_of
 from studies.papers.verdicts import verdict_on
 
@@ -53,13 +53,12 @@ def cells(results: Path) -> Iterator[Cell]:
     for what, printed, table, delta, metric in CLASSIFIERS:
         line = _line(held(table), {"variant": "published", "delta": delta})
         if line is None:
-            takes = "takes the classifier: `reproduce baharav2024:nets OUT`, then `...:mnist`"
-            takes = takes if table == "mnist" else "takes VGG19 with ImageNet's weights, trained on EuroSAT"
+            takes = f"takes a network: `reproduce baharav2024:nets {table} OUT`, then `...:{table}`"
             yield Cell(what, printed, "–", "not run", takes)
         else:
             value = line["got"][metric]
             reached = "at least what is printed" if value >= float(printed.split()[0]) else "less than printed"
-            yield Cell(what, printed, f"{value:.3g}", "stand-in", f"{reached}; the paper's network, trained on 6,000 images")
+            yield Cell(what, printed, f"{value:.3g}", "stand-in", f"{reached}; {NETWORKS[table]}: {_named(line)}")
     file = results / "baharav2024.logs.json"
     logs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
     for (model, text), (_, rows) in LOGS.items():

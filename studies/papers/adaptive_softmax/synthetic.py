@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.papers import Context, PaperTable, Row, Setting, register
-from studies.papers.verdicts import Expected
 
 Doubles = NDArray[np.float64]
 
@@ -147,12 +146,10 @@ register(
     PaperTable(
         paper="baharav2024",
         table="synthetic",
-        claim="samples per class stop growing with D; in (b) more than 29 times fewer entries",
-        source="a public review of the paper's figure: 'larger than 29x' of panel (b), without a D, so our largest D is held "
-        "against it; unverified against the paper",
+        claim="samples per class stop growing with D; the gain of (b) is printed as larger than 29, without a D",
+        source="a public review of the paper's figure; sizes from notes; unverified against the paper",
         needs=(),
         run=run,
-        expected={setting("b", 10**6): {"gain": Expected(29.0, 1e6)}},
         planned=lambda: [setting(panel, dim) for panel in PANELS for dim in DIMS],
     )
 )

@@ -176,13 +176,14 @@ def bounded(build: Callable[..., Any], delta: float, tuning: Doubles, truth: Tru
 
 
 def of_files(folder: str, split: str, name: str, root: Path) -> Subject:
-    """A layer and vectors as ``harvest`` or our own training wrote them."""
+    """A layer and vectors as ``harvest`` or our own training wrote them; ``name``: without one, what the vectors' file says."""
     layer_file, hidden_file = files_of(folder)
     names = open_file(root / layer_file).tensors
     layer = Layer.load(root / layer_file, weight="weight" if "weight" in names else "lm_head.weight")
     said = root / folder / "model.json"
     name = json.loads(said.read_text(encoding="utf-8"))["model_type"] if said.is_file() else name
-    return Subject(layer, open_file(root / hidden_file).read(f"{split}_hidden"), Model(name, layer.vocab, layer.dim))
+    hidden = open_file(root / hidden_file)
+    return Subject(layer, hidden.read(f"{split}_hidden"), Model(name or hidden.metadata["source"], layer.vocab, layer.dim))
 
 
 def files_of(folder: str) -> tuple[str, str]:
@@ -258,8 +259,10 @@ def _register(name: str, claim: str, needs: tuple[str, ...], subject: Callable[[
     register(PaperTable("baharav2024", name, claim, SOURCE, needs, partial(run, subject), planned=planned, **more))
 
 
-DIGITS = "the paper's network on MNIST, trained on 6,000 images: 25,088 features, of which fewer are read"
-_register("mnist", DIGITS, files_of("heads/baharav-mnist"), partial(of_files, "heads/baharav-mnist", "test", "mnist"))
+NETWORKS = {"mnist": "the paper's network on MNIST", "eurosat": "the paper's network for MNIST on EuroSAT, in place of VGG19"}
+for _name, _claim in NETWORKS.items():
+    _folder = f"heads/baharav-{_name}"
+    _register(_name, f"{_claim}: 25,088 features", files_of(_folder), partial(of_files, _folder, "test", ""))
 GPT = "heads/wikitext2-gpt512"
 _register("wikitext2-gpt", "our own small transformer's layer", files_of(GPT), partial(of_files, GPT, "valid", "small GPT"))
 for _text, (_file, _) in SMOLLM2.items():

@@ -10,7 +10,7 @@ layer trained on, on the same vectors. Perplexities are over all test vectors, a
 for every method; ``rows`` and ``read`` are what the frozen layer's engine read for the ten likeliest of one query at a time:
 exact rows, and bytes of all of a full float32 matrix. The study's own figures are not public.
 
-    python -m studies harvest RUN --out DATA/harvest/ptb-lstm --splits train,valid,test --rows 0
+    python -m studies harvest RUN --out DATA/harvest/ptb-lstm --splits train,valid,test --rows 0        400,000 of WikiText-2
     python -m studies reproduce vlasova-softmax:hierarchical          and vlasova-softmax:hierarchical-wikitext2
 """
 
@@ -36,7 +36,7 @@ from studies.papers.svd_hierarchical.rotation import Preview
 if TYPE_CHECKING:
     from headlong.heads import Head
 
-FOLDERS = {"hierarchical": "harvest/ptb-lstm", "hierarchical-wikitext2": "harvest/wikitext2-lstm-early"}
+FOLDERS = {"hierarchical": "harvest/ptb-lstm", "hierarchical-wikitext2": "harvest/wikitext2-lstm-1600"}
 PASSES, MORE, RATE_AT_THE_END = 3, 2, 2e-4
 """Over the training vectors; of the control, and Adam's first rate for it."""
 COMPARED, ASKED = 2000, 200
@@ -101,8 +101,7 @@ def run(table: str, context: Context) -> Iterator[Row]:
         else:
             head = full_head(data.layer) if name in (FULL, TUNED) else build(name, data)
             got = trained(head, name, data, truth, context.stage(name))
-        name = "LSTM 2 x 200" + ", stopped early" * FOLDERS[table].endswith("early")
-        model = Model(name, data.layer.vocab, data.layer.dim)
+        model = Model(softmax.SHORT if "wikitext2" in table else "LSTM 2 x 200", data.layer.vocab, data.layer.dim)
         yield Row(row, {key: float(f"{value:.6g}") for key, value in got.items()}, model)
 
 

@@ -167,15 +167,16 @@ PUBLISHED = {
 }
 """Shim et al. (2017), as quoted in notes: at W = D/8 and N = 3,300 (V/10), the worst that was printed over D = 256 to 1,024;
 better is no difference, the tolerance half a unit of the last printed digit. ``printed.py`` says on which side ours lie."""
-EARLY = "LSTM 2 x 200, stopped early"
+SHORT = "LSTM 2 x 200, 1,600 steps"
+"""Trained by ``python -m studies train wikitext2-lstm --option training.epochs=1 --option training.epoch_steps=1600``."""
 GPT = ("heads/wikitext2-gpt512.safetensors", "heads/wikitext2-gpt512.hidden.safetensors")
 SMOLLM2, CHARACTERS = "heads/smollm2.hidden.safetensors", "heads/ppocr-characters.safetensors"
 PTB, WIKITEXT2 = (
-    (f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors") for name in ("ptb-lstm", "wikitext2-lstm-early")
+    (f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors") for name in ("ptb-lstm", "wikitext2-lstm-1600")
 )
 SUBJECTS: dict[str, tuple[tuple[str, ...], Callable[[Path], Subject], str]] = {
     "svd": (GPT, partial(of_files, *GPT, "valid", "small GPT"), "a small transformer's WikiText-2 layer"),
-    "svd-lstm": (WIKITEXT2, partial(of_files, *WIKITEXT2, "test", EARLY), "a WikiText-2 LSTM (D = 200) that was stopped early"),
+    "svd-lstm": (WIKITEXT2, partial(of_files, *WIKITEXT2, "test", SHORT), "a WikiText-2 LSTM (D = 200) of 1,600 steps"),
     "svd-ptb": (PTB, partial(of_files, *PTB, "test", "LSTM 2 x 200"), "a Penn Treebank LSTM (D = 200)"),
     "svd-smollm2": ((SMOLLM2,), partial(of_real, "smollm2", SMOLLM2, "SmolLM2-135M-Instruct"), "SmolLM2-135M-Instruct's head"),
     "svd-characters": (
