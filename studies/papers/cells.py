@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headlong.errors import StoreError
+
 STATUSES = ("matched", "differs", "stand-in", "not run", "by arithmetic")
 
 
@@ -52,5 +54,9 @@ def unbuilt(lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def lines_of(path: Path) -> list[Mapping[str, Any]]:
-    """The rows of a results file; none where it is not there."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+    """The rows of a results file; none where it is not there. A setting that stands there twice would count twice: refused."""
+    found = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+    settings = [json.dumps(line["setting"]) for line in found]
+    if twice := next((setting for setting in settings if settings.count(setting) > 1), ""):
+        raise StoreError(f"{path} has two rows of {twice}; expected one of each setting: remove one")
+    return found

@@ -13,6 +13,7 @@ import pytest
 
 from headlong import Layer
 from headlong.bench.measure import Progress
+from headlong.errors import StoreError
 from studies import papers
 from studies.models import harvest as harvest_run
 from studies.models.experts import lasso_ramp
@@ -156,6 +157,8 @@ def test_a_planted_row_turns_its_cell_whatever_verdict_it_carries(tmp_path: Path
         tmp_path, "liao2019.synthetic", lambda line: line["setting"].update(seed=str(int(line["setting"]["seed"]) + 1))
     )
     assert found[made].ours.split()[2] == "19", "a seed that is not planned is not counted"
+    with pytest.raises(StoreError, match="two rows of"):  # copies of a seed that is right in the place of one that is not
+        planted(tmp_path, "liao2019.synthetic", lambda line: line["setting"].update(seed="0"))
 
 
 def test_a_planted_row_turns_what_is_said_of_curves_and_stand_ins(tmp_path: Path) -> None:
