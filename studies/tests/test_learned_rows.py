@@ -171,7 +171,8 @@ def test_a_planted_row_turns_what_is_said_of_curves_and_stand_ins(tmp_path: Path
     table = "baharav2024.synthetic"
     assert planted(tmp_path, table, lambda line: None)[claim].status == "differs"
     assert planted(tmp_path, table, grows)[claim].status == "matched"
-    assert planted(tmp_path, table, lambda line: line["setting"].update(dim=line["setting"]["dim"] + "7"))[claim].status == "not run"
+    found = planted(tmp_path, table, lambda line: line["setting"].update(dim=line["setting"]["dim"] + "7"))
+    assert found[claim].status == "not run", "of another size"
     claim, table = "gpt2, wikitext2, delta 10%, gain", "baharav2024.smollm2-wikitext2"
     assert planted(tmp_path, table, lambda line: None)[claim].note.startswith("SmolLM2-135M-Instruct (49,152 x 576) in place")
     found = planted(tmp_path, table, lambda line: line["model"].update(name="another", dim=1))[claim]
