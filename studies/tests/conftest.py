@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-os.environ["HEADLONG_COSTS"] = "default"  # plans are the same on every machine, and no test times anything
-
 
 @pytest.fixture
 def rng() -> np.random.Generator:

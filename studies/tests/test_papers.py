@@ -112,11 +112,11 @@ def test_model_rows_differ_in_the_head_and_in_what_makes_up_for_it() -> None:
                 mine = study.parameters(head, recipe.model_options["dim"], study.VOCABS[table.corpus])
                 assert abs(mine / whole - 1) < 3e-3, head
     assert study.width_of("MoS, K = 15", 10_000) < study.width_of("MoS, K = 3", 10_000) < study.DIM
-    early = study.STUDIES["ptb-early"].heads
-    assert {study.recipe_of("ptb-early", head, 1).model_options["dim"] for head in early} == {study.DIM, study.WIDER}
+    early = study.STUDIES["wikitext2-early"].heads
+    assert {study.recipe_of("wikitext2-early", head, 1).model_options["dim"] for head in early} == {study.DIM, study.WIDER}
 
 
-@pytest.mark.parametrize("head", ["softmax", "MoS, K = 3", "MoC, K = 3"])
+@pytest.mark.parametrize("head", ["softmax", "MoS, K = 3", "MoC, K = 15"])
 def test_parameters_are_those_of_the_model(head: str) -> None:
     from headlong.heads import build_head
     from studies.models.backbones.lstm import Lstm, LstmOptions
