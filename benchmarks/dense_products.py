@@ -1,12 +1,14 @@
 """A layer that people have, read by every installed dense product and by headlong, in batches of several sizes.
 
     python benchmarks/dense_products.py --layer smollm2 --batch 1,8,16,64,1024 --json results/beside.json
+    python benchmarks/dense_products.py --layer smollm2 --batch 1 --indexes --json results/beside.json
 
     x = microseconds of a query of the fastest dense product at this batch size / those of the row        below 1: slower
 
 *cold*: before each call PyTorch multiplies other weights, more than the caches hold; *loop*: nothing but such calls. All take
 turns in a fresh order. Batches of 16 are asked for 16 classes, as drafters of tokens do, others for 10. ``same`` is the share
-of those ids that float64 has, too, and ``worst`` the largest ``|log p^ - log p|`` of the ids that were named.
+of those ids that float64 has, too, and ``worst`` the largest ``|log p^ - log p|`` of the ids that were named. ``--indexes``:
+beside indexes over the rows, too, built as their authors recommend for inner products; the bias is one more coordinate.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--layer", default="smollm2", help=f"{', '.join(LAYERS)}, or a folder of 'headlong harvest'")
     parser.add_argument("--batch", default="1,8,16,64,1024")
-    parser.add_argument("--only", default="", help="dense products, with semicolons; default: all that are installed")
+    parser.add_argument("--only", default="", help="rivals, with semicolons; default: all dense products that are installed")
+    parser.add_argument("--indexes", action="store_true", help="and all indexes that are installed, as a table of its own")
     parser.add_argument("--engines", default=";".join(OURS), help="of headlong, with semicolons")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
@@ -55,7 +58,8 @@ def main() -> int:
     from headlong.bench import rivals, rows
 
     one, sizes = load(asked.layer), rows.batches(asked.batch)
-    names = [name.strip() for name in (asked.engines + ";" + (asked.only or ";".join(rivals.dense_installed()))).split(";")]
+    others = rivals.installed() if asked.indexes else rivals.dense_installed()
+    names = [name.strip() for name in f"{asked.engines};{asked.only or ';'.join(others)}".split(";")]
     settings = rows.Settings(
         batches=sizes, threads=asked.threads, queries=max(256, 2 * max(sizes)), rounds=asked.rounds, seconds=asked.seconds
     )
@@ -64,7 +68,8 @@ def main() -> int:
     sys.stdout.write(f"{shown(record)}\n")
     if asked.json:
         command = f"python benchmarks/dense_products.py --layer {asked.layer} --batch {asked.batch}"
-        measure.keep(asked.json, "dense products", record, one.name, command)
+        command, table = (f"{command} --indexes", "indexes") if asked.indexes else (command, "dense products")
+        measure.keep(asked.json, table, record, one.name, command)
     return 0
 
 

@@ -63,10 +63,6 @@ def test_strides_byte_orders_gradients_and_lists_are_read(rng: np.random.Generat
     assert (arrays.hidden64(want.tolist(), 5) == want).all()
 
 
-def test_an_empty_batch_is_a_batch() -> None:
-    assert arrays.hidden64(np.zeros((0, 5)), 5).shape == (0, 5)
-
-
 @pytest.mark.parametrize(
     ("hidden", "error", "message"),
     [

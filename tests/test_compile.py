@@ -73,16 +73,6 @@ def test_promises() -> None:
     assert hl.compile(SMALL_LAYER, "codes").promise == hl.Promise(0.01, 1e-6, 1e-6)
 
 
-def test_promises_say_what_they_are() -> None:
-    within = "log-probabilities within 0.01 nats"
-    assert str(hl.Promise(0.01, 1e-6, 0.0)) == f"ids proved, {within} but for one in 1,000,000"
-    assert str(hl.Promise(0.01, 1e-6, 1e-6)) == f"ids exact and {within}, but for one in 1,000,000"
-    assert str(hl.Promise(0.01, 0.0, 0.0)) == f"ids and {within} proved"
-    assert str(hl.Promise(math.inf, 0.0, 0.0)) == "ids proved, log-probabilities not promised"
-    assert str(hl.Promise(math.inf, 7e-3, 7e-3)) == "ids exact but for one in 142, log-probabilities not promised"
-    assert str(hl.Promise(math.inf, 0.3, 0.3)) == "ids exact but for 0.3 of all queries, log-probabilities not promised"
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

@@ -192,18 +192,6 @@ def test_commands_in_the_pages_are_commands() -> None:
                 assert re.search(rf"(?<![\w-]){option}(?![\w-])", sections[command]), f"{page.name}: headlong {line}"
 
 
-def test_heads_are_called_in_the_page_as_in_the_code() -> None:
-    """The names that ``build_head`` takes are those of both tables of ``training.md``, and no others."""
-    heads = pytest.importorskip("headlong.heads")
-    sections = (DOCS / "training.md").read_text(encoding="utf-8").split("\n## ")
-    chosen, read = (next(part for part in sections if part.startswith(title)) for title in ("Which head?", "What engines do"))
-    named = [line.split("|")[1] for line in chosen.splitlines() if line.startswith("| `")]
-    assert sorted(re.findall(r"`([\w-]+)`", " ".join(named))) == sorted(heads.HEADS)
-    for line in read.splitlines():
-        if line.startswith("| `"):
-            assert set(re.findall(r"`([\w-]+)`", line.split("|")[1])) <= set(heads.HEADS), line
-
-
 def test_every_public_name_is_in_the_reference() -> None:
     """``api.md`` names modules and members; mkdocstrings fills in the rest when the site is built."""
     text = (DOCS / "api.md").read_text(encoding="utf-8")

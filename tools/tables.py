@@ -34,7 +34,7 @@ from headlong.cli.main import app  # noqa: E402
 from headlong.engines.method import METHODS, option_names  # noqa: E402
 from headlong.engines.structured.base import ENGINES  # noqa: E402
 from headlong.report.decoding import decoding, medians  # noqa: E402
-from headlong.report.tables import ReportTable, machine, markdown, micros, percent, table, times  # noqa: E402
+from headlong.report.tables import ReportTable, machine, micros, percent, table, times  # noqa: E402
 from studies.pages import BLOCKS as STUDIES  # noqa: E402
 
 Run = Mapping[str, Any]
@@ -51,6 +51,15 @@ def runs(page: str, name: str) -> dict[str, Run]:
     file = ROOT / "results" / f"{page}.json"
     found: dict[str, Run] = read_run(file)["tables"].get(name, {}) if file.is_file() else {}
     return found
+
+
+def markdown(shown: ReportTable) -> str:
+    """A Markdown table, numbers to the right, its caption below."""
+    right = [all(len(row[place]) <= 24 for row in shown.rows) and place > 0 for place in range(len(shown.columns))]
+    lines = [shown.columns, tuple("--:" if one else "---" for one in right), *shown.rows]
+    told = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+    told[1] = told[1].replace(" ", "")
+    return "\n".join([*told, "", shown.caption] if shown.caption else told)
 
 
 def complete(record: Run) -> Run:
@@ -255,7 +264,7 @@ def llama_perplexity() -> str:
 # block: the page whose file has the table, the table, the script that writes it, and the columns that the page shows
 MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "dense-products": ("beside", "dense products", "dense_products.py --layer smollm2", ("batch", *SPEED)),
-    "indexes": ("beside", "indexes", "indexes.py", (*SPEED, "about.memory", "about.build")),
+    "indexes": ("beside", "indexes", "dense_products.py --indexes", (*SPEED, "about.memory", "about.build")),
     "recommender": ("search", "recommender", "recommender.py", ("batch", *SPEED, "about.build")),
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),

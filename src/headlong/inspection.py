@@ -126,7 +126,7 @@ def tables(facts: Facts) -> list[ReportTable]:
         ("interval of a code, nats", *(f"{value:.3g}" for value in widths)),
         (f"rows scored for a proved top {facts.k}", *(f"{v:,.0f}" for v in np.percentile(facts.candidates, PERCENTILES))),
     ]
-    energy = np.cumsum(facts.singular**2) / max(float(np.sum(facts.singular**2)), 1e-300)
+    energy = energy_of(facts.singular)
     prefixes = sorted({max(1, len(energy) // part) for part in (32, 16, 8, 4, 2, 1)})
     falling = [(str(r), f"{facts.singular[r - 1]:.4g}", percent(float(np.minimum(energy[r - 1], 1.0)))) for r in prefixes]
     percentiles = ("smallest", "5%", "median", "95%", "largest")
@@ -137,6 +137,11 @@ def tables(facts: Facts) -> list[ReportTable]:
         ReportTable("Singular values", ("the first", "the last of them", "share of the energy"), tuple(falling)),
         ReportTable("What would help", ("finding", "what to do"), tuple(advice(facts))),
     ]
+
+
+def energy_of(singular: Doubles) -> Doubles:
+    """The share of the first directions in ``sum_i singular_i^2``, one after the other."""
+    return np.asarray(np.cumsum(singular**2) / max(float(np.sum(singular**2)), 1e-300))
 
 
 def advice(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -151,8 +156,7 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
             yield left, "such queries read all rows"
         else:
             yield left, f"ids are proved from {percent(min(facts.read, 1.0))} of the float32 bytes"
-    energy = np.cumsum(facts.singular**2) / max(float(np.sum(facts.singular**2)), 1e-300)
-    rank = int(np.searchsorted(energy, 0.9)) + 1
+    rank = int(np.searchsorted(energy_of(facts.singular), 0.9)) + 1
     if name == "codes" and rank <= layer.dim // 4:
         yield (
             f"90% of the energy is in {rank} of {layer.dim} directions",
@@ -203,9 +207,7 @@ def expectation(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def html_page(facts: Facts, name: str) -> str:
     """The tables and the curve of the singular values."""
-    values = [float(value) for value in facts.singular if value > 0]
-    drawn = [plots.curve("Singular values", values, ("direction", "singular value"))] if values and plots.installed() else []
-    return page(f"headlong inspect {name}", [repr(facts.layer), *tables(facts), *drawn])
+    return page(f"headlong inspect {name}", [repr(facts.layer), *tables(facts), *plots.spectrum(facts.singular)])
 
 
 def as_json(facts: Facts) -> dict[str, Any]:

@@ -56,13 +56,7 @@ def test_the_truth_is_the_plain_softmax(
 
 def test_the_truth_breaks_ties_by_id() -> None:
     layer = Layer(np.ones((10, 2), np.float32))
-    np.testing.assert_array_equal(Truth.of(layer, np.ones((3, 2)), 4).ids, [[0, 1, 2, 3]] * 3)
-    assert Truth.of(layer, np.ones((3, 2)), 10).ids.shape == (3, 10)
-
-
-def test_an_absent_id_has_no_probability(rng: np.random.Generator) -> None:
-    layer, hidden = made(rng)
-    assert true_log_probs(layer, hidden[:1], np.array([[-1, 0]]), np.zeros(1))[0, 0] == -np.inf
+    np.testing.assert_array_equal(Truth.of(layer, np.ones((3, 2)), 10).ids, [range(10)] * 3)
 
 
 @pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")  # faiss's SWIG
@@ -158,20 +152,19 @@ def test_who_cannot_be_made_is_left_out_by_name(rng: np.random.Generator, monkey
         rows.run(layer, hidden, ["headlong"], QUICK, silent)
 
 
-def test_torch_answers_as_numpy_does(rng: np.random.Generator) -> None:
+def test_dense_products_are_the_truth_but_for_their_bits(rng: np.random.Generator) -> None:
     pytest.importorskip("torch", reason="torch is an extra")
+    slack = {"numpy fp32": 1e-4, "torch fp32": 1e-4, "torch bf16": 0.1, "torch int8": 0.2, "torch int8 dynamic": 0.4}
     for link in (None, SoftCap(2.0), Affine(0.25, 0.5)):
         layer, hidden = made(rng, link)
-        answers = {}
-        for name in ("numpy fp32", "torch fp32", "torch bf16"):
-            one = rivals.contestant(name, layer, 3, 1)
-            answers[name] = one.answer(one.call(one.prepare(hidden)))
         truth = Truth.of(layer, hidden, 3)
-        for name, slack in (("numpy fp32", 1e-4), ("torch fp32", 1e-4), ("torch bf16", 0.1)):
-            true = true_log_probs(layer, hidden, np.asarray(answers[name].ids), truth.lse)
-            np.testing.assert_allclose(np.asarray(answers[name].log_probs), true, atol=slack)
-        np.testing.assert_array_equal(answers["numpy fp32"].ids, truth.ids)
-        np.testing.assert_array_equal(np.asarray(answers["torch fp32"].ids), truth.ids)
+        for name, off in slack.items():
+            one = rivals.contestant(name, layer, 3, 1)
+            found = one.answer(one.call(one.prepare(hidden)))
+            true = true_log_probs(layer, hidden, np.asarray(found.ids), truth.lse)
+            np.testing.assert_allclose(np.asarray(found.log_probs), true, atol=off)
+            if off == 1e-4:
+                np.testing.assert_array_equal(np.asarray(found.ids), truth.ids)
 
 
 @pytest.mark.parametrize("name", [name for name in rivals.RIVALS if "torch" not in name and "numpy" not in name])
@@ -210,17 +203,6 @@ def test_the_bound_of_clusters_proves_ids_whatever_the_length_of_rows(rng: np.ra
     logits = hidden.astype(np.float64) @ layer.weight.T.astype(np.float64)
     ours, best = (np.sort(np.take_along_axis(logits, ids, axis=1)) for ids in (found, truth.ids))
     np.testing.assert_allclose(ours, best, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "error"), [("torch int8", 0.2), ("torch int8 dynamic", 0.4)])  # hidden vectors in 7 bits
-def test_int8_weights_of_torch(rng: np.random.Generator, name: str, error: float) -> None:
-    pytest.importorskip("torch", reason="torch is an extra")
-    layer, hidden = made(rng)
-    one = rivals.contestant(name, layer, 3, 1)
-    found = one.answer(one.call(one.prepare(hidden)))
-    truth = Truth.of(layer, hidden, 3)
-    true = true_log_probs(layer, hidden, np.asarray(found.ids), truth.lse)
-    np.testing.assert_allclose(np.asarray(found.log_probs), true, atol=error)
 
 
 def test_synthetic_layers_have_their_spectrum() -> None:

@@ -49,7 +49,7 @@ def files(tmp_path: Path, rng: np.random.Generator) -> Path:
 
 def call(*args: object) -> str:
     """What the command says, on stdout; it has to end well."""
-    result = CliRunner().invoke(app, [*map(str, args), *([] if args[0] == "nothing" else ["--threads", "1"])])
+    result = CliRunner().invoke(app, [*map(str, args), *([] if args[0] == "report" else ["--threads", "1"])])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -91,12 +91,6 @@ def test_options_win_over_names(files: Path) -> None:
     assert call("topk", f"{source}:out.w:", files / "h.npy", "--json") != with_bias
 
 
-def test_eps_reaches_the_engine(files: Path) -> None:
-    line = json.loads(call("topk", files / "layer.safetensors", files / "h.npy", "--method", "svd", "--json").splitlines()[0])
-    assert line["error"] is None
-    assert not line["proved"]
-
-
 def test_compile_saves_an_engine_that_topk_reads(files: Path) -> None:
     out = files / "engine.safetensors"
     said = call(
@@ -129,6 +123,9 @@ def test_inspect_tells_norms_widths_and_what_would_help(files: Path) -> None:
     norms = np.linalg.norm(layer.weight, axis=1)
     np.testing.assert_allclose(facts["row_norms"], np.percentile(norms, facts["percentiles"]), rtol=1e-5)
     assert facts["synthetic_hidden"]
+    (files / "facts.json").write_text(json.dumps(facts))
+    call("report", files / "facts.json", "-o", page)
+    assert "interval of a code, nats" in page.read_text(encoding="utf-8")
     assert 0 < facts["widths"][0] <= facts["widths"][-1]
 
 

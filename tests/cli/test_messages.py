@@ -144,16 +144,6 @@ def test_options_are_named_as_they_are_typed(files: Path) -> None:
     assert "--way is sideways; expected cold or loop, or both" in line
 
 
-def test_bench_says_whose_queries_it_used(files: Path) -> None:
-    asked = ["bench", str(files / "layer.safetensors"), "--only", "headlong;numpy fp32"]
-    asked += ["--batch", "1", "--rounds", "1", "--queries", "4"]
-    said = CliRunner().invoke(app, asked).stdout
-    assert "Queries: random vectors" in said and "compile takes, by itself: " in said
-    assert "emptied the caches" in said and "in a loop" in said
-    only = CliRunner().invoke(app, [*asked, str(files / "h.npy"), "--way", "loop"]).stdout
-    assert "random vectors" not in only and "emptied the caches" not in only
-
-
 @pytest.mark.parametrize(("vocab", "dim"), [(200, 16), (20_000, 128)])
 def test_inspect_and_compile_advise_the_same(rng: np.random.Generator, vocab: int, dim: int) -> None:
     from headlong.inspection import advice

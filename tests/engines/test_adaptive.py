@@ -261,16 +261,6 @@ def test_it_counts_fewer_entries_than_a_full_read(rng: np.random.Generator) -> N
     assert (engine.topk(hidden, 1).cost.bytes == 4 * pulls).all(), "each entry once, four bytes each"
 
 
-def test_the_order_is_one_per_query_and_leaves_out_what_weighs_nothing() -> None:
-    x = np.array([0.0, 1.0, -2.0, 3.0])
-    ids, shares, keys = order_of(x, np.array([1.0, 1.0, 0.0, 2.0]), 0, 5)
-    assert sorted(ids) == [1, 3]
-    assert np.exp(shares).sum() == pytest.approx(1)
-    assert (np.diff(keys) <= 0).all()
-    again = order_of(x, np.array([1.0, 1.0, 0.0, 2.0]), 0, 5)
-    assert (again[0] == ids).all()
-
-
 def test_the_smallest_multiplier_is_found() -> None:
     needs = 10.0 ** np.linspace(-3, -1, 21)
     asked: list[int] = []

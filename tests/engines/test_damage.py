@@ -6,7 +6,6 @@ import copy
 import json
 import os
 import pickle
-import stat
 import subprocess
 import sys
 import time
@@ -124,17 +123,6 @@ def test_the_checksums_name_is_taken(tmp_path: Path) -> None:
         write_file(tmp_path / "f", {"a": np.arange(3)}, {KEY: "00000000"})
     write_file(tmp_path / "f", {"a": np.arange(3)}, {"k": "v"})
     assert open_file(tmp_path / "f").metadata == {"k": "v"}
-
-
-@POSIX
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
-def test_saving_again_keeps_permissions(tmp_path: Path, mode: int) -> None:
-    engine, _ = some_engine("full")
-    path = tmp_path / "head.safetensors"
-    engine.save(path)
-    path.chmod(mode)
-    engine.save(path)
-    assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 KILLED = """

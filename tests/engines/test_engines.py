@@ -311,20 +311,6 @@ def test_nothing_is_left(level: str, method: str) -> None:
             engine.sample(hidden, **restricted)
 
 
-def test_eps_of_one_call(level: str) -> None:
-    engine, hidden = small(eps=0.5)
-    wide, narrow, ids = engine.lse(hidden), engine.lse(hidden, eps=1e-6), engine.topk(hidden, 5, eps=math.inf)
-    assert (wide.error <= 0.5).all() and (narrow.error <= 1e-6).all()
-    assert (narrow.cost.rows >= wide.cost.rows).all() and (narrow.cost.bytes >= wide.cost.bytes).all()
-    assert ids.proved.all() and not np.isnan(ids.lse).any() and (ids.cost.rows <= 60).all()
-
-
-def test_flat_layers_are_scanned_in_full(level: str) -> None:
-    layer = hl.Layer(np.full((4000, 32), 0.25, np.float32))
-    found = hl.compile(layer, "codes").topk(np.ones((2, 32), np.float32), 3)
-    assert found.cost.dense.all() and found.proved.all() and (found.ids == [0, 1, 2]).all()
-
-
 def test_samples_follow_the_distribution(level: str, method: str) -> None:
     rng = np.random.default_rng(5)
     layer = hl.Layer(rng.standard_normal((12, 6)).astype(np.float32))
@@ -342,14 +328,6 @@ def test_samples_follow_the_distribution(level: str, method: str) -> None:
         chi2 = ((counts - draws * mass)[there] ** 2 / (draws * mass[there])).sum()
         freedom = there.sum() - 1
         assert chi2 < freedom + 5 * math.sqrt(2 * freedom), f"chi-square {chi2:.1f} with {freedom} degrees of freedom"
-
-
-def test_seeds(level: str, method: str) -> None:
-    engine, hidden = small(method)
-    assert (engine.sample(hidden, 8, seed=1).ids == engine.sample(hidden, 8, seed=1).ids).all()
-    assert (engine.sample(hidden, 8).ids != engine.sample(hidden, 8).ids).any()
-    later = engine.sample(hidden, 8, seed=1, position=1 + np.arange(len(hidden)))
-    assert (engine.sample(hidden, 8, seed=1).ids != later.ids).any()
 
 
 def test_torch_in_torch_out(level: str, method: str) -> None:

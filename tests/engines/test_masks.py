@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import headlong as hl
 from adversarial import CASES, build
 from headlong import native
-from headlong.engines.class_masks import check_some_left, class_mask, classes_of, restricted
+from headlong.engines.class_masks import class_mask, classes_of, restricted
 from headlong.errors import DtypeError, IdError, InputError, ShapeError
 from headlong.native import arguments
 from oracle import check_topk, check_within, truth
@@ -162,13 +162,6 @@ def test_an_id_out_of_range_is_found_wherever_it_is(marks: str, vocab: int, dtyp
             continue
         with pytest.raises(IdError, match="allowed holds"):
             class_mask(ids, None, 1, vocab)
-
-
-def test_a_sample_needs_a_class_in_every_row() -> None:
-    check_some_left(None)
-    check_some_left(class_mask([[1], [2]], None, 2, 5))
-    with pytest.raises(InputError, match="no class is left to sample in row 1"):
-        check_some_left(class_mask([[1], []], None, 2, 5))
 
 
 @pytest.mark.parametrize("isa", native.levels())

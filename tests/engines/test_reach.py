@@ -14,7 +14,6 @@ import headlong as hl
 from adversarial import CASES, build
 from headlong import native
 from headlong.engines.base import Engine
-from headlong.engines.by_blocks import BlockReader
 from headlong.layers.matrix import Layer
 from headlong.previews.blocks.choice import EVERY
 from oracle import check_topk, check_within, truth
@@ -83,18 +82,6 @@ def test_a_peaked_layer_reads_a_few_blocks_and_proves_its_normaliser() -> None:
     check(engine, layer, hidden[:20], 10, 0.2)
     top, lone = engine.topk(hidden[:9], 10), [engine.topk(row[None], 10) for row in hidden[:9]]
     assert (top.ids == np.concatenate([one.ids for one in lone])).all()
-
-
-def test_a_flat_layer_is_looked_at_as_ever() -> None:
-    layer, hidden = peaked(scale=0.2)
-    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden, blocks=True)
-    assert math.isinf(engine.plan.blocks.least)
-    forced = by_blocks(layer, hidden)
-    reader = forced.executor
-    assert isinstance(reader, BlockReader)
-    found = reader.within(hidden.astype(np.float64), 5, None, 1, EPS)
-    assert not found.proved.any()
-    assert np.isinf(found.error).all()
 
 
 def test_a_nucleus_is_decided_by_the_classes_that_were_scored() -> None:

@@ -77,11 +77,6 @@ def test_bad_input_is_named(kind: str) -> None:
         built(kind, 3, 7, no_such_option=1)
 
 
-def test_an_unknown_head_is_named() -> None:
-    with pytest.raises(OptionError, match="there are .*dense"):
-        build_head("dens", 3, 7)
-
-
 # the dense head
 
 
@@ -148,15 +143,6 @@ def test_a_layer_is_a_copy_that_gives_the_same_logits() -> None:
     with torch.no_grad():
         head.weight.add_(1)
     assert Layer(layer.weight, layer.bias).checksum() == checksum != head.to_layer().checksum()
-
-
-def test_pieces_keep_logits_under_the_limit() -> None:
-    assert DenseHead(2, 33_278)._rows() == 256
-    assert DenseHead(2, 10)._rows() * 10 <= 1 << 24
-    wrong = [({"chunk": -1}, "chunk is -1"), ({"chunk": True}, "chunk is True"), ({"bias": "no"}, "bias is 'no'")]
-    for options, fault in wrong:
-        with pytest.raises(OptionError, match=fault):
-            DenseHead(2, 3, **options)  # type: ignore[arg-type]  # what a recipe may say
 
 
 # the loss under autocast on a CPU

@@ -101,22 +101,14 @@ def either(name: str) -> tuple[Any, np.ndarray]:
 
 
 def answers(name: str) -> dict[str, str]:
+    """Batches of every kind of product, ids alone, draws among the best, and some classes left out."""
     engine, hidden = either(name)
-    found: dict[str, str] = {}
-    for count in (1, 3, 24, 72):
-        top = engine.topk(hidden[:count], 7)
-        found[f"topk of {count}"] = digest(top.ids, top.proved)
-        if count == 72:
-            break
-        drawn = engine.sample(hidden[:count], 4, seed=5, temperature=0.8)
-        found[f"samples of {count}"] = digest(drawn.ids, drawn.proved)
-    alone = engine.topk(hidden[:9], 7, eps=float("inf"))
-    found["ids alone"] = digest(alone.ids, alone.proved)
-    few = engine.sample(hidden[:5], 4, seed=6, top_k=20)
-    found["samples of the best"] = digest(few.ids, few.proved)
-    masked = engine.topk(hidden[:4], 5, exclude=np.arange(0, VOCAB, 3))
-    found["topk of some"] = digest(masked.ids, masked.proved)
-    return found
+    tops = [engine.topk(hidden[:count], 7) for count in (1, 3, 24, 72)]
+    tops += [engine.topk(hidden[:9], 7, eps=float("inf")), engine.topk(hidden[:4], 5, exclude=np.arange(0, VOCAB, 3))]
+    drawn = [engine.sample(hidden[:count], 4, seed=5, temperature=0.8) for count in (1, 3, 24)]
+    drawn.append(engine.sample(hidden[:5], 4, seed=6, top_k=20))
+    return {verb: digest(*(part for one in found for part in (one.ids, one.proved))) for verb, found in
+            (("topk", tops), ("samples", drawn))}  # fmt: skip
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -78,11 +78,6 @@ def test_unusable_parts_are_refused(arguments: tuple[Any, ...], error: type[Head
         Layer(*arguments)
 
 
-def test_repr_is_one_line() -> None:
-    assert repr(Layer(WEIGHT)) == "Layer(vocab=5, dim=4, float16, no bias, identity)"
-    assert repr(Layer(WEIGHT, BIAS, SoftCap(30))) == "Layer(vocab=5, dim=4, float16, bias, softcap 30)"
-
-
 # ---- checksum ----
 
 

@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 
 from headlong.answers import TopK
-from headlong.report.tables import ReportTable
+from headlong.report.tables import ReportTable, percent
 from headlong.store.writing import replacing
 
 Stage = Callable[[str], Callable[[int, int], None]]
@@ -120,6 +120,18 @@ def json_lines(top: TopK, start: int) -> Iterator[dict[str, Any]]:
     for row in range(len(top.ids)):
         named = {name: getattr(top, name)[row].tolist() for name in ("ids", "log_probs", "logits", "lse", "error", "proved")}
         yield {"row": start + row, **{name: _finite(value) for name, value in named.items()}}
+
+
+def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> ReportTable:
+    """A row for each answered query: its best classes with their probabilities, its error and its proof."""
+    found = []
+    for line in lines:
+        pairs = zip(line["ids"], line["log_probs"], strict=True)
+        best = ", ".join(f"{i}: –" if at is None else f"{i}: {percent(math.exp(at))}" for i, at in pairs)
+        error = "open" if line["error"] is None else f"{line['error']:.1e}"
+        found.append((str(line["row"]), best, error, "proved" if line["proved"] else "not proved"))
+    more = f"{rows - len(lines):,} more rows; --json prints all of them." if rows > len(lines) else ""
+    return ReportTable("", ("row", "class: probability", "error, nats", "ids"), tuple(found), more)
 
 
 def _finite(value: Any) -> Any:

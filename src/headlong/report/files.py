@@ -8,21 +8,7 @@ from typing import Any, NamedTuple
 from headlong.errors import MalformedFileError
 from headlong.report import plots
 from headlong.report.page import Part, Section, page
-from headlong.report.tables import (
-    BUSY,
-    COLUMNS,
-    ReportTable,
-    batches,
-    cells,
-    comparison,
-    engines,
-    field,
-    machine,
-    micros,
-    percent,
-    times,
-    ways,
-)  # fmt: skip
+from headlong.report.tables import ReportTable, batches, comparison, engines, machine, micros, percent, table, times, ways
 
 
 class ResultFile(NamedTuple):
@@ -57,11 +43,9 @@ def meaning(record: Mapping[str, Any]) -> str:
         return f"Nothing that promises its answers took part and was right; {over} takes {micros(base[way]['us'])}."
     best = min(ours, key=lambda row: float(row[way]["us"]))
     said = f"{best['contestant']} takes {micros(best[way]['us'])} where {over} takes {micros(base[way]['us'])}"
-    others = record["environment"].get("others") or 0.0
-    busy = f" But other programs took {others:.0%} of the processors meanwhile: measure again." if others > BUSY else ""
     if best[way]["x"] < 1:
-        return f"Here a plain product is faster: {said}.{busy}"
-    return f"{said}: {times(best[way]['x'])}. Of the ids, {over} has {percent(base['same'])} right.{busy}"
+        return f"Here a plain product is faster: {said}."
+    return f"{said}: {times(best[way]['x'])}. Of the ids, {over} has {percent(base['same'])} right."
 
 
 MADE_UP = "made up"
@@ -125,10 +109,7 @@ def _run(record: Mapping[str, Any]) -> list[Part]:
     if rows and all("contestant" in row and "same" in row and ("cold" in row or "loop" in row) for row in rows):
         return run_parts(record)
     keys = dict.fromkeys(key for row in rows for key in _flat(row))
-    titles = tuple(COLUMNS[key].title if key in COLUMNS else key for key in keys)
-    said = "; ".join(f"{key} {field(one)}" for key, one in record.get("facts", {}).items() if not isinstance(one, list | dict))
-    caption = " ".join(filter(None, (f"{said}." if said else "", machine(record.get("environment", {})))))
-    return [ReportTable("", titles, cells(rows, tuple(keys)), caption)]
+    return [table(rows, keys, caption=machine(record.get("environment", {})))]
 
 
 def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -144,11 +125,9 @@ def _inspection(facts: Mapping[str, Any]) -> Iterator[Part]:
     what = f"{facts['vocab']:,} classes × {facts['dim']} dimensions, {facts['dtype']}"
     rows = [
         ("row norm", *(f"{one:.4g}" for one in facts["row_norms"])),
-        ("int8 interval, nats", *(f"{one:.3g}" for one in facts["int8_widths"])),
+        ("interval of a code, nats", *(f"{one:.3g}" for one in facts["widths"])),
         ("rows scored for a proved top k", *(f"{one:,.0f}" for one in facts["candidates"])),
     ]
     columns = ("", *(f"{one}%" for one in facts["percentiles"]))
     yield ReportTable("The layer", columns, tuple(rows), f"{what}; percentiles.")
-    singular = [float(one) for one in facts["singular_values"] if one > 0]
-    if singular and plots.installed():
-        yield plots.curve("Singular values", singular, ("direction", "singular value"))
+    yield from plots.spectrum(facts["singular_values"])

@@ -6,8 +6,8 @@ scroll inside their own box. Pure: text in, text out.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from html import escape
 from string import Template
 from typing import Any, NamedTuple
 
@@ -87,40 +87,36 @@ Part = ReportTable | Figure | Section | str
 
 def page(title: str, parts: Sequence[Part]) -> str:
     """The whole file; a string is a paragraph."""
-    return PAGE.substitute(title=_text(title), body="\n".join(_part(part) for part in parts))
+    return PAGE.substitute(title=escape(title), body="\n".join(_part(part) for part in parts))
 
 
 def _part(part: Part) -> str:
     if isinstance(part, str):
-        return f"<p>{_text(part)}</p>" if part else ""
+        return f"<p>{escape(part)}</p>" if part else ""
     if isinstance(part, Section):
-        return f"<details><summary>{_text(part.title)}</summary>\n{''.join(map(_part, part.parts))}</details>"
+        return f"<details><summary>{escape(part.title)}</summary>\n{''.join(map(_part, part.parts))}</details>"
     return _table(part) if isinstance(part, ReportTable) else _figure(part)
 
 
 def _head(title: str) -> str:
-    return f"<h2>{_text(title)}</h2>\n" if title else ""
+    return f"<h2>{escape(title)}</h2>\n" if title else ""
 
 
 def _table(table: ReportTable) -> str:
     words = [any(len(row[place]) > LONG for row in table.rows) for place in range(len(table.columns))]
     marks = [' class="text"' if long else "" for long in words]
-    heads = "".join(f'<th scope="col"{mark}>{_text(name)}</th>' for name, mark in zip(table.columns, marks, strict=True))
-    rows = "\n".join(f"<tr>{_cells(row, marks)}</tr>" for row in table.rows)
-    note = f'<p class="note">{_text(table.caption)}</p>' if table.caption else ""
+    heads = "".join(f'<th scope="col"{mark}>{escape(name)}</th>' for name, mark in zip(table.columns, marks, strict=True))
+
+    def line(row: Sequence[str]) -> str:
+        cells = "".join(f"<td{mark}>{escape(cell)}</td>" for mark, cell in zip(marks[1:], row[1:], strict=True))
+        return f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>'
+
+    rows = "\n".join(map(line, table.rows))
+    note = f'<p class="note">{escape(table.caption)}</p>' if table.caption else ""
     body = f"<table><thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody></table>"
     return f'{_head(table.title)}<div class="wide" tabindex="0">{body}</div>\n{note}'
 
 
-def _cells(row: Sequence[str], marks: Sequence[str]) -> str:
-    cells = "".join(f"<td{mark}>{_text(cell)}</td>" for mark, cell in zip(marks[1:], row[1:], strict=True))
-    return f'<th scope="row">{_text(row[0])}</th>{cells}'
-
-
 def _figure(figure: Figure) -> str:
-    note = f'<figcaption class="note">{_text(figure.caption)}</figcaption>' if figure.caption else ""
+    note = f'<figcaption class="note">{escape(figure.caption)}</figcaption>' if figure.caption else ""
     return f'{_head(figure.title)}<figure><div class="wide" tabindex="0">{figure.svg}</div>{note}</figure>'
-
-
-def _text(text: str) -> str:
-    return html.escape(text, quote=True)

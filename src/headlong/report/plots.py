@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headlong.report.tables import batches, duration, ways
@@ -117,17 +117,19 @@ def by_batch(record: Mapping[str, Any], way: str) -> Figure:
     return Figure("Time by batch size", drawn(draw, said, 3.8), "Where lines cross, the choice changes.")
 
 
-def curve(title: str, values: Sequence[float], labels: tuple[str, str]) -> Figure:
-    """Falling values, such as singular values."""
+def spectrum(singular: Iterable[float]) -> list[Figure]:
+    """Singular values, those of zero left out; nothing without matplotlib."""
+    values = [float(one) for one in singular if one > 0]
 
     def draw(axes: Any) -> None:
-        axes.plot(range(1, len(values) + 1), values, color=OURS)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
+        axes.loglog(range(1, len(values) + 1), values, color=OURS)
+        axes.set_xlabel("direction")
+        axes.set_ylabel("singular value")
 
-    return Figure(title, drawn(draw, f"{title}: {len(values)} of them, from {max(values):.3g} to {min(values):.3g}"))
+    if not values or not installed():
+        return []
+    said = f"Singular values: {len(values)} of them, from {max(values):.3g} to {min(values):.3g}"
+    return [Figure("Singular values", drawn(draw, said))]
 
 
 def of_run(record: Mapping[str, Any]) -> list[Figure]:

@@ -6,8 +6,7 @@ on the page and in the documentation alike. ``"cold.us"`` is ``row["cold"]["us"]
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 BUSY = 0.1
@@ -25,7 +24,7 @@ class ReportTable(NamedTuple):
 
 
 def duration(seconds: float) -> str:
-    """``0.000_083 -> "83 µs"``"""
+    """``0.000_083 -> "83.0 µs"``"""
     unit, size = next(((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3)) if seconds >= 0.9995 * size), ("µs", 1e-6))
     return f"{_three_digits(seconds / size)} {unit}"
 
@@ -127,17 +126,16 @@ def value(row: Mapping[str, Any], key: str) -> Any:
     return found
 
 
-def cells(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(_cell(value(row, key), COLUMNS.get(key, Column(key))) for key in keys) for row in rows)
+def table(rows: Iterable[Mapping[str, Any]], keys: Iterable[str], title: str = "", caption: str = "") -> ReportTable:
+    """Chosen keys of rows; one that :data:`COLUMNS` does not have is its own heading."""
+    columns = {key: COLUMNS.get(key, Column(key)) for key in keys}
 
+    def cell(row: Mapping[str, Any], key: str) -> str:
+        found = value(row, key)
+        return columns[key].absent if found is None else columns[key].shown(found)
 
-def _cell(found: Any, column: Column) -> str:
-    return column.absent if found is None else column.shown(found)
-
-
-def table(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], title: str = "", caption: str = "") -> ReportTable:
-    """Chosen keys of rows."""
-    return ReportTable(title, tuple(COLUMNS.get(key, Column(key)).title for key in keys), cells(rows, keys), caption)
+    cells = tuple(tuple(cell(row, key) for key in columns) for row in rows)
+    return ReportTable(title, tuple(column.title for column in columns.values()), cells, caption)
 
 
 def ways(record: Mapping[str, Any]) -> list[str]:
@@ -171,7 +169,7 @@ def machine(made: Mapping[str, Any]) -> str:
     words = [made.get("gpu") or made.get("cpu"), f"{made['threads']} threads" if "threads" in made else None]
     words.append(", ".join(made.get("isa_used") or made.get("isa", [])))
     if made.get("others") is not None:
-        busy = ": BUSY, so times mean little" if made["others"] > BUSY else ""
+        busy = ": BUSY, so times mean little, measure again" if made["others"] > BUSY else ""
         words.append(f"other programs took {made['others']:.0%} of the processors{busy}")
     commit = f" at {made['commit']}" if made.get("commit") else ""
     words += [f"headlong {made['headlong']}{commit}" if made.get("headlong") else None, made.get("date")]
@@ -187,27 +185,3 @@ def engines(record: Mapping[str, Any]) -> ReportTable:
         rows.append({**row, "about": {"reads": engine, **about}})
     keys = ("contestant", "about.promise", "about.reads", "about.build", "about.memory")
     return table(rows, keys, "What each one promises and is")
-
-
-def markdown(shown: ReportTable) -> str:
-    """A Markdown table, numbers to the right, its caption below."""
-    right = [all(len(row[place]) <= 24 for row in shown.rows) and place > 0 for place in range(len(shown.columns))]
-    rule = "|" + "".join("--:|" if one else "---|" for one in right)
-    lines = [_markdown_row(shown.columns), rule, *(_markdown_row(row) for row in shown.rows)]
-    return "\n".join([*lines, "", shown.caption] if shown.caption else lines)
-
-
-def _markdown_row(found: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in found) + " |"
-
-
-def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> ReportTable:
-    """A row for each answered query: its best classes with their probabilities, its error and its proof."""
-    found = []
-    for line in lines:
-        pairs = zip(line["ids"], line["log_probs"], strict=True)
-        best = ", ".join(f"{i}: –" if at is None else f"{i}: {percent(math.exp(at))}" for i, at in pairs)
-        error = "open" if line["error"] is None else f"{line['error']:.1e}"
-        found.append((str(line["row"]), best, error, "proved" if line["proved"] else "not proved"))
-    more = f"{rows - len(lines):,} more rows; --json prints all of them." if rows > len(lines) else ""
-    return ReportTable("", ("row", "class: probability", "error, nats", "ids"), tuple(found), more)

@@ -42,24 +42,26 @@ def reasons(report: Report) -> list[str]:
     where = f"{report.held} held-out vectors, {report.threads} thread{'s' * (report.threads > 1)}"
     lines = [f"tuned: {report.chosen}, the fastest of {len(report.trials)} plans on {where}"]
     for trial in sorted(report.trials, key=lambda one: one.seconds):
-        error = f"worst error {trial.error:.2g} nats, " if math.isfinite(trial.error) else ""
-        lines.append(
-            f"{trial.name}: {trial.seconds * 1e6:.0f} us, {trial.bytes / 2**20:.2f} MiB and {trial.rows:.0f} rows read, "
-            f"{trial.proved:.0%} proved, {trial.wrong} wrong, {error}{trial.mib:.1f} MiB built in {trial.build:.1f} s"
-            f"{'' if trial.kept else ', promise not kept'}"
-        )
+        told = ", ".join(f"{head} {cell}" for head, cell in zip(HEADS, _cells(trial), strict=True))
+        lines.append(f"{trial.name}: {told}{'' if trial.kept else ', promise not kept'}")
     return lines
 
 
 def table(report: Report) -> ReportTable:
     """A row for each plan, the fastest first."""
-    rows = []
-    for trial in sorted(report.trials, key=lambda one: one.seconds):
-        error = nats(trial.error) if math.isfinite(trial.error) else "not asked"
-        rows.append((
-            f"{trial.name} (chosen)" if trial.name == report.chosen else trial.name, duration(trial.seconds),
-            f"{trial.bytes / 2**20:.2f}", f"{trial.rows:.0f}", error, percent(trial.proved), str(trial.wrong),
-            f"{trial.mib:.1f}", duration(trial.build),
-        ))  # fmt: skip
-    heads = ("plan", "1 query", "MiB read", "rows", "worst |Δlog p|", "ids proved", "wrong", "MiB kept", "build")
-    return ReportTable("", heads, tuple(rows), f"Medians on {report.held} held-out vectors, {report.threads} threads.")
+    rows = tuple(
+        (f"{one.name} (chosen)" if one.name == report.chosen else one.name, *_cells(one))
+        for one in sorted(report.trials, key=lambda one: one.seconds)
+    )
+    return ReportTable("", ("plan", *HEADS), rows, f"Medians on {report.held} held-out vectors, {report.threads} threads.")
+
+
+HEADS = ("1 query", "MiB read", "rows", "worst |Δlog p|", "ids proved", "wrong", "MiB kept", "build")
+
+
+def _cells(trial: Trial) -> tuple[str, ...]:
+    error = nats(trial.error) if math.isfinite(trial.error) else "not asked"
+    return (
+        duration(trial.seconds), f"{trial.bytes / 2**20:.2f}", f"{trial.rows:.0f}", error, percent(trial.proved),
+        str(trial.wrong), f"{trial.mib:.1f}", duration(trial.build),
+    )  # fmt: skip

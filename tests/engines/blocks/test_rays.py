@@ -12,8 +12,6 @@ from bounded import IDS, around_tastes, check, rays_wherever
 from headlong.engines.base import Engine
 from headlong.engines.methods import blocks as by_blocks
 from headlong.layers.matrix import Layer
-from headlong.previews.blocks import choice as block_choice
-from headlong.previews.blocks.boxes import blocks_of
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 
@@ -60,15 +58,3 @@ def test_they_are_chosen_where_they_read_less_and_only_there(monkeypatch: pytest
     monkeypatch.setattr(by_blocks, "tighter", lambda layer, plan, boxes, *more: boxes)
     boxes = hl.compile(layer, calibration=hidden, **IDS)
     assert chosen.topk(hidden[:1]).cost.bytes < boxes.topk(hidden[:1]).cost.bytes
-
-
-@pytest.mark.usefixtures("forced")
-def test_they_are_chosen_where_they_read_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, hidden = around_tastes(block_choice.RAYS_FROM, 12)
-    vectors = hidden.astype(np.float64)
-    basis = whiten(layer.weight, vectors)
-    boxes, plan = blocks_of(layer, basis), hl.compile(layer, "full").plan
-    for by_rays in (2e6, 4e5):
-        monkeypatch.setattr(block_choice, "read_by", lambda layer, blocks, *_: 1e6 if blocks.rays is None else by_rays)  # noqa: B023
-        found = block_choice.tighter(layer, plan, boxes, basis, vectors, 0.25, 1)
-        assert (found is boxes) == (by_rays > 1e6) and (found.rays is not None) == (by_rays < 1e6)

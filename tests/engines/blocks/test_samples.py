@@ -18,9 +18,8 @@ from headlong.engines.base import Engine
 from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
 from headlong.plan import Blocks
-from headlong.previews.blocks import choice as block_choice
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import EVERY, Worth
+from headlong.previews.blocks.choice import EVERY
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import truth
@@ -138,19 +137,6 @@ def test_few_rows_are_read_and_what_no_bound_tells_apart_is_given_up() -> None:
         check(engine, alike, row[None], temperature=0.01)
         rows.append(int(engine.sample(row[None], temperature=0.01, seed=11, position=4).cost.rows[0]))
     assert max(rows) > 5000 and min(rows) < 100
-
-
-@compiled_code
-def test_they_are_taken_where_that_is_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, hidden = clustered(8000, 96)
-    for taken in (False, True):
-        with monkeypatch.context() as patch:
-            patch.setattr(block_choice, "sooner", lambda *_, taken=taken: taken)
-            patch.setattr("headlong.engines.methods.blocks.worth", lambda *_: Worth(64, 64, 0))
-            engine = hl.compile(layer, "codes", eps=math.inf, calibration=hidden)
-            assert isinstance(engine, Engine)
-            assert engine.plan.blocks is not None
-            assert engine.plan.blocks.samples == taken
 
 
 def test_other_links_look_at_all_classes() -> None:

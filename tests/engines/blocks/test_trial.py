@@ -111,15 +111,6 @@ def test_calibrated_blocks_are_on_trial_when_other_queries_come() -> None:
     assert engine.topk(easy[:1], K).cost.bytes[0] < few / 2
 
 
-def test_nobody_builds_them_unasked_elsewhere() -> None:
-    rng = np.random.default_rng(7)
-    flat, small = rng.normal(size=(CLASSES, 48)), rows()[: CLASSES // 2]
-    for weight in (flat, small):
-        engine = hl.compile(hl.Layer(weight.astype(np.float32)), "codes", eps=math.inf)
-        assert plan_of(engine).blocks is None
-    assert plan_of(hl.compile(hl.Layer(rows()), "codes")).blocks is None  # normalisers are asked for
-
-
 @pytest.mark.parametrize("ask", ["topk", "masked", "top_k", "min_p"])
 def test_what_was_searched_in_vain_is_counted(ask: str) -> None:
     weight = np.random.default_rng(8).normal(size=(6_000, 128)).astype(np.float32)

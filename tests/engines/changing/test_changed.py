@@ -257,16 +257,6 @@ def test_any_run_of_changes(data: st.DataObject) -> None:
     model.check(engine)
 
 
-def test_all_gone() -> None:
-    found = compiled("blocks").without(np.arange(VOCAB))
-    top = found.topk(HIDDEN, 3)
-    assert (top.ids == -1).all() and np.isneginf(found.lse(HIDDEN).lse).all()
-    with pytest.raises(HeadlongError, match="no class is left to sample"):
-        found.sample(HIDDEN)
-    back = found.with_rows(MORE[:2], ids=[5, 9])
-    assert (np.sort(back.topk(HIDDEN, 3).ids, axis=1) == [-1, 5, 9]).all()
-
-
 def test_a_draw_among_classes_without_a_finite_logit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a damaged file may come to that was opened unverified: filters that find no class at all."""
     rng = np.random.default_rng(0)

@@ -52,14 +52,6 @@ def test_draws_are_those_of_the_nucleus(
     assert (drawn.proved[:, 0] | ~drawn.cost.dense).all() and drawn.cost.rows.mean() < VOCAB / 4
 
 
-def test_the_same_query_gets_the_same_answer(engine: hl.Engine, hidden: np.ndarray) -> None:
-    whole = engine.sample(hidden[:6], 3, top_p=0.9, seed=2, eps=np.inf)
-    for b in range(6):
-        alone = engine.sample(hidden[b : b + 1], 3, top_p=0.9, seed=2, position=b, eps=np.inf)
-        assert (alone.ids == whole.ids[b]).all()
-        assert alone.cost.dense != whole.cost.dense[b] or (alone.proved == whole.proved[b]).all()
-
-
 def test_without_a_delta_every_draw_is_proved(
     layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:

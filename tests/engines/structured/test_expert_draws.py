@@ -97,23 +97,6 @@ def test_any_layer(
         check(hl.compile(layer), layer, hidden, 2, seed, row0, **more)
 
 
-@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="two executors are compared")
-@pytest.mark.parametrize("more", FILTERS, ids=str)
-def test_both_executors_draw_the_same(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = random_layer(3, 900, 24, 2.0, scaled=True, constant=True)
-    hidden = np.random.default_rng(1).standard_normal((12, 24))
-    drawn = []
-    for level in LEVELS:
-        monkeypatch.setenv("HEADLONG_ISA", level)
-        engine = hl.compile(layer)
-        drawn.append(engine.sample(hidden, 5, seed=9, position=2**33 + np.arange(12), **more))
-        top = engine.topk(hidden, 4, eps=math.inf)
-        assert top.proved.all()
-        drawn[-1] = (*drawn[-1][:4], top.ids)
-    for mine, theirs in zip(*drawn, strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-11, atol=1e-11)
-
-
 def test_a_choice_that_rounding_could_change_is_not_proved() -> None:
     layer = random_layer(1, 300, 8, 1.0, scaled=True, constant=False)
     gate = layer.gate.copy()

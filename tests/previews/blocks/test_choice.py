@@ -73,13 +73,6 @@ def test_a_batch_is_searched_for_up_to_as_many_classes_as_are_worth_it(monkeypat
     assert engine.sample(asked, top_k=10, seed=1).proved.all()
 
 
-def test_layers_of_two_thousand_classes_may_have_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    scans_are_dear(monkeypatch)
-    layer, hidden = around_centres(2000)
-    engine: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden)
-    assert engine.plan.blocks is not None
-
-
 @pytest.mark.parametrize("size", [1e-40, 1e20, 3e38])
 def test_vectors_that_stand_in_beside_biases_of_any_size(rng: np.random.Generator, size: float) -> None:
     """Products with rows vary as biases do, where squares of these are beyond float32, too."""

@@ -31,8 +31,7 @@ def topk(
     count = settled(threads)
     import headlong as hl
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars, json_lines, say_json, show, write_json
-    from headlong.report.tables import topk_table
+    from headlong.cli.terminal import bars, json_lines, say_json, show, topk_table, write_json
 
     given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None,
              "--device": device is not None}
