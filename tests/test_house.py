@@ -342,7 +342,7 @@ def named_files(source: str) -> set[str]:
     """Files that are named by a path, as in comments, or in double backticks."""
     source = re.sub(r"#include <[^\n]*", "", source)
     paths = re.findall(r"(?<![\w/.])[a-z]\w*(?:/\w+)+\.(?:py|cpp|h|inl)\b", source)
-    return {*paths, *re.findall(r"``(\w+\.py)``", source)}
+    return {*paths, *re.findall(r"``(\w+\.(?:py|cpp|h|inl))``", source)}
 
 
 def test_files_that_are_named_exist() -> None:

@@ -44,7 +44,7 @@ std::vector<Scored> nucleus_of(const SearchResult& found, double top_p, double s
     return best;
 }
 
-// What was answered after a search in vain, which is a part of what it took.
+// What was answered after a search that found nothing, which is a part of what it took.
 Answer behind(Answer answer, const SearchResult& search) {
     answer.rows += search.rows;
     answer.bytes += search.bytes;
@@ -119,7 +119,7 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const Samp
     if (codes != nullptr) asked.delta = codes_delta;
     std::vector<Answer> others = codes != nullptr ? headlong::sample(*codes, rows, count, {rule}, asked, draws)
                                                   : headlong::sample(*executor, rows, count, rule, question, draws);
-    for (int64_t q = 0; q < count; ++q) {  // and what was searched in vain
+    for (int64_t q = 0; q < count; ++q) {  // and what the search read
         others[q].rows += answers[q].rows;
         others[q].bytes += answers[q].bytes;
     }

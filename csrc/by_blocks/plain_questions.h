@@ -1,4 +1,5 @@
-// Who answers a plain question (no mask): the search over blocks where it can, else what knows all classes.
+// Every direct call of an engine over one matrix, with blocks or without: who answers a question without a mask. The search over blocks
+// where it can, else what knows all classes.
 //
 // The rules of engines/by_blocks.py, which asks step by step; an empty answer: Python is to find who answers.
 #pragma once
@@ -23,7 +24,7 @@ struct Reader {
     double edge = 0;                            // the largest `least` with which they find nuclei, too
     int64_t first = 1;                          // classes that a min-p filter asks for first
     bool samples = false;                       // whether they find plain samples
-    const Codes* codes = nullptr;               // or none: what answers what blocks do not, but for a rate of codes_delta
+    const Codes* codes = nullptr;               // or none: what answers what blocks do not, except with probability codes_delta
     double codes_delta = 0;
 
     std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;

@@ -1,5 +1,6 @@
-// From rows of a layer to codes: one pass that takes the centre off, turns a block of rows into another basis in float32, and
-// writes codes, scales and what they lose. See previews/encode.py.
+// From rows of a layer to codes of two kinds: rotated codes in tiles.h; here those of blocks (previews/encode.py).
+//
+// One pass that takes the centre off, turns a block of rows into another basis in float32, and writes codes, scales and what they lose.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// What reads a matrix: a full scan of its rows, or SVD-softmax's preview of them. Rotated codes (codes/rotated.h) stand before it.
+// What reads a matrix's rows: some of them, a full scan, or SVD-softmax's preview first. Rotated codes are read in codes/, blocks in blocks/;
+// both score their candidates here.
 //
 // The arrays are borrowed (bind/executor.cpp keeps their owners alive) and never changed; an executor may serve many threads.
 #pragma once

@@ -31,7 +31,7 @@ constexpr double float_unit(int64_t dim) { return (static_cast<double>(dim) / 32
 // From a query of dense_rows to the next.
 constexpr int64_t query_stride(int64_t dim) { return (dim + 15) / 16 * 16; }
 
-// What a link lowers to; gss is for losses alone. Their names, in this order, are those of links.py.
+// What a link lowers to; gss is for losses alone. Their names, in this order, are those of links/base.py.
 enum class LinkForm : int { affine, softcap, table, gss };
 constexpr const char* kLinkForms[] = {"affine", "softcap", "table", "gss"};
 

@@ -1,4 +1,6 @@
-// Bets against the mean of numbers in [-1, 1]: how a sampled normaliser and a nucleus know that they have drawn enough.
+// The tools of a sampled normaliser, which codes/ and sampling/ use: bets, points to draw by, histograms.
+//
+// Here bets against the mean of numbers in [-1, 1]: how a sampled normaliser and a nucleus know that they have drawn enough.
 #pragma once
 
 #include <algorithm>

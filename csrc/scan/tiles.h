@@ -1,4 +1,4 @@
-// The scan: one pass over the codes of all classes, for some queries at a time.
+// The scan: one pass over the rotated codes of all classes, for some queries at a time. A file for each instruction set.
 //
 // Classes stand in tiles of 64, each one run of bytes: the codes of every segment, then in float32 a scale for each segment and class, the
 // bases, the share of the tile's radius that no radius of a class exceeds, and of each segment an error norm and a scale of the tile, of

@@ -1,4 +1,5 @@
-// A layer that decides step by step (trees, bands), read best branch first. The twin of engines/reference/descent.py.
+// Structured layers: experts in experts.h; here the descent: a layer that decides step by step (trees, bands), read best branch first.
+// The twin of engines/reference/descent.py.
 #pragma once
 
 #include <cstdint>

@@ -86,7 +86,7 @@ class Blocks(NamedTuple):
     ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
                       a closer look has what is left of a class beside its ray
     ``samples``       whether plain samples go by blocks
-    ``trial``         bytes, but for the answers' rows, beyond which a search was in vain: where most were, few are made
+    ``trial``         bytes, without the answers' rows, beyond which a search did not pay: where most did not, few are made
     """
 
     mean: Array

@@ -7,10 +7,10 @@
     engine = compile(mine, eps=0.01)                  # every process calls it, with its own rows
     top    = engine.topk(hidden, k=10)                # the same hidden vectors, the same answer, everywhere
 
-One exchange of a few kilobytes answers a question: each process sends its candidates with their bounds, never weights or
-scores of all classes. ``engine.traffic`` counts it. Engines read the CPU's memory, so the exchange is gloo's beside any
-backend, over a group of the engine's own: it meets no other collective of the program. A process that died, hangs or sits
-elsewhere is a PeerError on every process that asks, within ``timeout`` seconds of its asking.
+One exchange answers a question: each process sends its candidates with their bounds, some hundred bytes a query, never
+weights or scores of all classes. ``engine.traffic`` counts it. Engines read the CPU's memory, so the exchange is gloo's, over
+a group of the engine's own, whatever the program's backend is: it meets no other collective of the program. A process that
+died, hangs or sits elsewhere is a PeerError on every process that asks, within ``timeout`` seconds of its asking.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Builders of plans: each file turns a matrix into what an engine reads before it reads rows."""
+"""What is read before rows, other than rotated codes: SVD previews and blocks; and the whitening that both and codes share."""

@@ -5,7 +5,7 @@
     h_k = tanh(U_k g + c_k), log pi = log softmax(Q g)               in float64 from float32 parameters, row by row
 
 Every context of a query is asked in one call, so rows are read once. Putting the answers together is the
-business of ``mixture.py``.
+business of ``engine.py``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class MixtureParts:
         self.layer, self.link = layer, layer.matrix.link
         self._threads, self._seed = threads, seed
         self._prior = np.asarray(layer.prior, np.float64)
-        self._projection = reading(Layer(layer.project, layer.offset), Full(), Promise(np.inf, 0.0, 0.0)).executor
+        self._projection = reading(Layer(layer.project, layer.offset), Full(), Promise(np.inf, 0.0)).executor
         self._cells = np.arange(len(layer.project)).reshape(layer.components, layer.latent)
         self._row_bytes = layer.latent * layer.matrix.weight.itemsize
-        self.part: Engine = reading(layer.matrix, Full(), Promise(0.01, 0.0, 0.0), threads=threads, seed=seed)
+        self.part: Engine = reading(layer.matrix, Full(), Promise(0.01, 0.0), threads=threads, seed=seed)
         self._fixed, self._per_size = self._roundings()
 
     def contexts(self, row: Doubles) -> tuple[Doubles, Doubles]:

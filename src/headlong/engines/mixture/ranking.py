@@ -5,7 +5,7 @@
     d_k = pi_k (e^f(z_kx) - e^f(z_kx')) e^-L_k             x before x' for every L within r of the middle
     iff  sum_k d_k exp(-r_k sign d_k) >= 0                 which is so, to first order, where sum |d_k| r_k <= sum d_k
 
-Plain arithmetic on one query's classes; what is read to get them is the engine's business (``mixture.py``).
+Plain arithmetic on one query's classes; what is read to get them is the engine's business (``engine.py``).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A plan executed in NumPy, one query at a time: the readable twin of ``csrc/executor``."""
+"""The readable twins of native code, in NumPy: every logit in float64, rotated codes, trees and bands, noise, nuclei."""

@@ -2,8 +2,8 @@
 
 Rows of the layer stand in for queries. They say well where blocks are of no use: where not even rows have near neighbours. They
 do not say that queries will be as easy. Hidden vectors of a language model are unlike its rows, and open nearly everything. So
-what rows recommend is on trial: searches are counted, and where most of them were in vain, all classes are looked at, but for
-one call in many. What calibration vectors recommend is on trial, too, since other queries may come. Ids are proved either way.
+what rows recommend is on trial: searches are counted, and where most of them found nothing, all classes are scanned, except in
+one call of many. What calibration vectors recommend is on trial, too, since other queries may come. Ids are proved either way.
 """
 
 from __future__ import annotations
