@@ -23,7 +23,7 @@ SMALL_LAYER = hl.Layer(np.random.default_rng(0).standard_normal((200, 16)).astyp
 
 
 def test_auto_is_one_predicate_with_a_reason() -> None:
-    bet, proof, ids = hl.Promise(0.01, 0.001, 0.001), hl.Promise(0.01, 0.0, 0.0), hl.Promise(math.inf, 0.0, 0.0)
+    bet, proof, ids = hl.Promise(0.01, 0.001), hl.Promise(0.01, 0.0), hl.Promise(math.inf, 0.0)
     small = hl.Layer(np.ones((LEAST_NUMBERS // 64 - 1, 64), np.float16))
     middling, large = (hl.Layer(np.ones((size // 64, 64), np.float16)) for size in (LEAST_NUMBERS, UNTIMED))
     tall, wide = (hl.Layer(np.ones(shape, np.float16)) for shape in ((8192, 1024), (4 * MOST_DIM + 4, MOST_DIM + 1)))
@@ -65,12 +65,17 @@ def test_promises() -> None:
             ("codes", {"eps": 0.03, "delta": 0.0}),
         )
     )
-    assert full.promise == proof.promise == hl.Promise(0.03, 0.0, 0.0)
+    assert full.promise == proof.promise == hl.Promise(0.03, 0.0)
     assert "ids and log-probabilities within 0.03 nats proved" in repr(full)
-    assert coded.promise == hl.Promise(0.03, 0.1, 0.1)
-    assert "ids exact and log-probabilities within 0.03 nats, but for one in 10" in repr(coded)
-    assert alone.promise == hl.Promise(math.inf, 1e-6, 1e-6)
-    assert hl.compile(SMALL_LAYER, "codes").promise == hl.Promise(0.01, 1e-6, 1e-6)
+    assert coded.promise == hl.Promise(0.03, 0.1)
+    assert "ids exact and log-probabilities within 0.03 nats, except with probability 0.1" in repr(coded)
+    assert alone.promise == hl.Promise(math.inf, 1e-6)
+    assert hl.compile(SMALL_LAYER, "codes").promise == hl.Promise(0.01, 1e-6)
+
+
+def test_odds_are_rounded_up() -> None:
+    assert str(hl.Promise(math.inf, 1 / 142)) == "ids exact except with probability 0.00705, log-probabilities not promised"
+    assert str(hl.Promise(0.01, 0.3)) == "ids exact and log-probabilities within 0.01 nats, except with probability 0.3"
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,18 @@ def shown(thing: Any, name: str, shown_before: set[str]) -> Iterator[str]:
         yield f"class {name}{made.signature(return_type=False).removeprefix('__init__') if made is not None else ''}"
         for member, inner in sorted(thing.all_members.items()):
             seen = inner.parent is not thing and inner.final_target.parent.path in shown_before
-            told = inner.docstring if inner.is_function else getattr(inner, "annotation", None)
+            told = inner.docstring if inner.is_function else getattr(inner, "annotation", None) or passed_on(inner)
             if told and not seen and not member.startswith("_"):
                 yield from shown(inner, f"    {member}", shown_before)
         shown_before.add(thing.path)
     else:
-        yield f"{name}: {thing.annotation}"
+        yield f"{name}: {thing.annotation or passed_on(thing)}"
+
+
+def passed_on(thing: Any) -> str:
+    """``as Engine.save`` where a verb is another's: ``save = passing(Engine.save)``."""
+    found = re.fullmatch(r"\w+\((\w+\.\w+)\)", str(getattr(thing, "value", None)))
+    return f"as {found[1]}" if found else ""
 
 
 def named(page: str) -> Iterator[tuple[str, Any]]:

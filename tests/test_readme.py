@@ -85,7 +85,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: ModuleType,
     monkeypatch.setattr(tables, "ROOT", tmp_path)
 
 
-@pytest.mark.parametrize("block", ["first-screen", "which", "dense-products", "indexes", "recommender"])
+@pytest.mark.parametrize("block", ["first-screen", "factor", "which", "dense-products", "indexes", "recommender"])
 def test_a_run_without_a_dense_product_fills_no_table(
     block: str, tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

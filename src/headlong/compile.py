@@ -76,7 +76,7 @@ def compile(
     """An engine whose ids are exact and ``|log p^ - log p| <= eps`` for each query, except with probability ``delta``.
 
     ``layer``        a layer, or a ``torch.nn.Linear``, whose weights are read in place
-    ``method``       "auto", or one of ``headlong.engines.base.METHODS``; ``options`` are that method's
+    ``method``       "auto", or one of ``headlong.engines.method.METHODS``; ``options`` are that method's
     ``delta``        for ids and log-probabilities together; 0: both are proved
     ``log_probs``    False: ids and logits alone are asked for, which reads less. A call may still name an ``eps``
     ``calibration``  ``[n, dim]``, some thousands of hidden vectors like those of later queries. With them ``codes`` read
@@ -91,7 +91,7 @@ def compile(
     A structured layer has one engine, that of its kind, which takes no calibration vectors.
     """
     eps, delta = checked_eps(eps), real(delta, "delta", 0.0, 1.0)
-    wanted = Promise(eps if flag(log_probs, "log_probs") else math.inf, delta, delta)
+    wanted = Promise(eps if flag(log_probs, "log_probs") else math.inf, delta)
     whole(seed, "seed", 0, 2**64 - 1)
     text(method, "method", f"one of auto, {', '.join(sorted(METHODS))}")
     if is_linear(layer):

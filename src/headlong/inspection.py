@@ -39,7 +39,7 @@ from headlong.report.tables import ReportTable, percent, times
 Doubles = NDArray[np.float64]
 
 QUERIES = 64
-DEFAULT = Promise(0.01, 1e-6, 0.0)
+DEFAULT = Promise(0.01, 1e-6)
 """What compile promises where nothing is asked for."""
 ENOUGH = 4
 """Hidden vectors for each coordinate, from which on their second moments are those of later ones, about."""

@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 import math
+from decimal import ROUND_CEILING, Context
 from typing import NamedTuple
 
 
 class Promise(NamedTuple):
     """``ids exact and |log p^ - log p| <= eps`` for each query, except with probability ``delta``.
 
-    ``delta`` 0 means proved and 1 means no promise; ``eps=inf`` says nothing of log-probabilities. ``delta_ids`` is a fact of
-    the engine: 0 where its ids are proved whatever ``delta`` is, else ``delta``.
+    ``delta`` 0 means proved and 1 means no promise; ``eps=inf`` says nothing of log-probabilities.
     """
 
     eps: float
     delta: float
-    delta_ids: float
 
     def __str__(self) -> str:
         if self.delta >= 1:
             return "nothing promised"
         if math.isinf(self.eps):
-            return f"ids {_exact(self.delta_ids)}, log-probabilities not promised"
+            return f"ids {_exact(self.delta)}, log-probabilities not promised"
         within = f"log-probabilities within {self.eps:g} nats"
-        if self.delta_ids == 0 < self.delta:
-            return f"ids proved, {within} {but_for(self.delta)}"
-        return f"ids and {within} proved" if self.delta == 0 else f"ids exact and {within}, {but_for(self.delta)}"
-
-    @property
-    def ids_rate(self) -> float:
-        """How often radii that ids rest on may fail; a sampled normaliser has the other half."""
-        return self.delta_ids / 2
-
-    @property
-    def sample_rate(self) -> float:
-        """How often a sampled normaliser may be off."""
-        return self.delta / 2 if self.delta_ids > 0 else self.delta
+        return f"ids and {within} proved" if self.delta == 0 else f"ids exact and {within}, {except_for(self.delta)}"
 
 
 def _exact(rate: float) -> str:
-    return "proved" if rate == 0 else f"exact {but_for(rate)}"
+    return "proved" if rate == 0 else f"exact {except_for(rate)}"
 
 
-def but_for(rate: float) -> str:
-    """``1e-6 -> "but for one in 1,000,000"``, rounded so that it never says less than the rate."""
-    return f"but for one in {math.floor(1 / rate * (1 + 1e-12)):,}" if rate <= 0.1 else f"but for {rate:.3g} of all queries"
+def except_for(rate: float) -> str:
+    """``1e-6 -> "except with probability 1e-6"``, to three digits, rounded up."""
+    shown = float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(rate))))
+    return f"except with probability {shown:g}".replace("e-0", "e-")

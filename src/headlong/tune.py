@@ -137,12 +137,12 @@ def _judged(task: Task, name: str, options: dict[str, Any], engine: Engine, took
     wrong = int((np.abs(np.sort(true, axis=1)[:, ::-1] - task.truth.log_probs) > TIE).any(axis=1).sum())
     worst = float(np.abs(top.log_probs - true).max()) if math.isfinite(engine.promise.eps) else math.inf
     single = [engine.topk(row[None], task.k).cost for row in task.held[:FEWEST]]
-    looks = 0.0 if engine.plan.codes is None else engine.plan.codes.tiles.nbytes / 2**20
+    codes = 0.0 if engine.plan.codes is None else engine.plan.codes.tiles.nbytes / 2**20
     # A rate of failures that a promise of this many queries could hardly show is taken for kept.
-    allowed = engine.promise.delta_ids * len(task.held) + 3 * math.sqrt(engine.promise.delta_ids * len(task.held))
+    allowed = engine.promise.delta * len(task.held) + 3 * math.sqrt(engine.promise.delta * len(task.held))
     return Trial(
         name, options, math.inf, float(np.mean([cost.bytes[0] for cost in single])),
-        float(np.mean([cost.rows[0] for cost in single])), looks, took, worst, wrong, float(np.mean(top.proved)),
+        float(np.mean([cost.rows[0] for cost in single])), codes, took, worst, wrong, float(np.mean(top.proved)),
         wrong <= allowed,
     )  # fmt: skip
 

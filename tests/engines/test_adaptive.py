@@ -246,7 +246,7 @@ def test_a_full_warm_up_with_strict_multipliers_is_exact(layer: hl.Layer, hidden
     np.testing.assert_allclose(found.lse, exact.lse, atol=1e-4)
     searched = reader_of(engine).search(hidden.astype(np.float64), 1, None, 1)
     assert (searched.pulls == searched.full).all()  # every class was read in full
-    assert engine.promise.delta_ids == 1 and not found.proved.any() and np.isinf(found.error).all()
+    assert engine.promise.delta == 1 and not found.proved.any() and np.isinf(found.error).all()
 
 
 def test_it_counts_fewer_entries_than_a_full_read(rng: np.random.Generator) -> None:

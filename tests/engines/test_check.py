@@ -70,8 +70,8 @@ def test_planted_faults_are_counted(fault: str) -> None:
 
     layer, hidden = layer_and_hidden()
     engine = hl.compile(layer, "full")
-    strict = check(Wrong(engine, fault, hl.Promise(0.01, 0.0, 0.0)), hidden, 5, 1, None)  # type: ignore[arg-type]
-    loose = check(Wrong(engine, fault, hl.Promise(0.01, 0.2, 0.2)), hidden, 5, 1, None)  # type: ignore[arg-type]
+    strict = check(Wrong(engine, fault, hl.Promise(0.01, 0.0)), hidden, 5, 1, None)  # type: ignore[arg-type]
+    loose = check(Wrong(engine, fault, hl.Promise(0.01, 0.2)), hidden, 5, 1, None)  # type: ignore[arg-type]
     counted = strict.log_probs if fault in {"normaliser", "no number"} else strict.ids
     assert counted is not None and counted.failures == 15 and not strict.holds and loose.holds
     assert "does not hold" in str(strict)
@@ -105,7 +105,7 @@ class Shifted:
     """An engine whose log-probabilities are all off by as much."""
 
     def __init__(self, engine: Any, off: float) -> None:
-        self.engine, self.off, self.promise, self.layer = engine, off, hl.Promise(0.01, 0.0, 0.0), engine.layer
+        self.engine, self.off, self.promise, self.layer = engine, off, hl.Promise(0.01, 0.0), engine.layer
 
     def topk(self, hidden: np.ndarray, k: int) -> hl.TopK:
         top = self.engine.topk(hidden, k)

@@ -104,7 +104,7 @@ def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarra
     assert engine.topk(hidden[:0], 3).ids.shape == (0, 3)
     counted = engine.check(hidden, 3)
     assert counted.holds and counted.promise == engine.promise
-    assert (counted.ids is None) == (engine.promise.delta_ids == 1)
+    assert (counted.ids is None) == (engine.promise.delta == 1)
 
 
 def test_every_engine_answers_what_training_and_serving_ask(engine: Any, hidden: np.ndarray) -> None:

@@ -38,7 +38,7 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str)
     best = np.argsort(-exact.logits, axis=1)[:, :5]
     failures, sampled = 0, 0
     engine = hl.compile(layer, "codes", eps=0.02, delta=0.1, calibration=hidden[100:], threads=2)
-    assert engine.promise == hl.Promise(0.02, 0.1, 0.1)
+    assert engine.promise == hl.Promise(0.02, 0.1)
     for seed in range(SEEDS):
         found = reader_of(engine, threads=2, seed=seed).topk(hidden[:50], 5)
         off = np.abs(found.lse - exact.lse)
@@ -82,7 +82,7 @@ def test_the_trained_layer_keeps_the_default_promise(trained: Layer, trained_hid
     calibration, hidden = trained_hidden[:4096], trained_hidden[4096::16]
     exact = truth(trained, hidden)
     built = hl.compile(trained, calibration=calibration)
-    assert built.promise == hl.Promise(0.01, 1e-6, 1e-6)
+    assert built.promise == hl.Promise(0.01, 1e-6)
     for seed in range(SEEDS):
         engine = reader_of(built, seed=seed)
         found = engine.topk(hidden, 10)

@@ -71,7 +71,7 @@ def test_defaults_are_the_papers() -> None:
     engine = hl.compile(hl.Layer(WEIGHT), "svd")
     assert engine.plan.preview is not None
     assert engine.plan.preview.rows == 57 and engine.plan.preview.columns.shape == (900, 5)
-    assert engine.promise.delta_ids == 1 and np.isinf(engine.promise.eps)
+    assert engine.promise.delta == 1 and np.isinf(engine.promise.eps)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -41,7 +41,7 @@ def test_speed_and_what_answers_are_worth_stand_in_one_row() -> None:
 
 def test_tables_of_a_run_fit_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     long = deepcopy(RECORD)
-    promise = "ids exact and log-probabilities within 0.01 nats, but for one in 1,000,000"
+    promise = "ids exact and log-probabilities within 0.01 nats, except with probability 1e-6"
     engine = f"Engine(codes: vocab=49152, dim=576, float32, 27.6 MiB of codes, {promise}, kernel avx512vnni)"
     about = {**ENGINE, "promise": promise, "engine": engine}
     long["rows"][2] |= {"contestant": "headlong, calibrated, ids only", "about": about}

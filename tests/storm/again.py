@@ -39,13 +39,13 @@ def repeated(found: Found, case: Case, engine: Any, thrown: Thrown, options: Any
         same(found, f"row {row} alone", case, facts, engine.topk(hidden[row : row + 1], case.k, **shared), whole, row)
     if case.number % 4 == 1:
         _kept(found, case, engine, thrown, facts, whole, shared)
-    elif case.number % 4 == 2 and engine.promise.delta_ids == 0:
+    elif case.number % 4 == 2 and engine.promise.delta == 0:
         _warmer(found, case, engine, thrown, facts, masks)
     elif case.number % 4 == 0:
         for threads in {1, 2, 3} - {case.threads}:
             other = compiled(case, layer, options, threads).topk(hidden, case.k, **shared)
             same(found, f"{threads} threads", case, facts, other, whole)
-        if engine.promise.delta_ids == 0:
+        if engine.promise.delta == 0:
             _levels(found, case, layer, hidden, options, facts, masks)
 
 

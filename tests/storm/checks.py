@@ -162,10 +162,10 @@ def _proved(found: Found, where: str, case: Case, engine: Any, top: Any, right: 
     promise = engine.promise
     if engine.name in WITHOUT_PROMISE:
         return
-    if promise.delta_ids == 0 and not top.proved.all() and case.method != "experts":  # where gates tie, rounding decides
-        found.fault(where, "delta_ids is 0 and a row is not proved")
-    if 0 < promise.delta_ids < 1:
-        found.count(f"ids, delta {promise.delta_ids:g}", ~right & ~top.proved)
+    if promise.delta == 0 and not top.proved.all() and case.method != "experts":  # where gates tie, rounding decides
+        found.fault(where, "delta is 0 and a row is not proved")
+    if 0 < promise.delta < 1:
+        found.count(f"ids, delta {promise.delta:g}", ~right & ~top.proved)
 
 
 def _ids_alone(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, masks: Any) -> None:
@@ -174,7 +174,7 @@ def _ids_alone(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth,
     _proved(found, "ids alone", case, engine, top, ranked(found, "ids alone", top, facts, engine.name), masks)
     if np.isnan(top.log_probs).any() or np.isnan(top.lse).any():
         found.fault("ids alone", "NaN")
-    if engine.name in WITHOUT_PROMISE or engine.promise.delta_ids > 0:
+    if engine.name in WITHOUT_PROMISE or engine.promise.delta > 0:
         return
     sure = np.isfinite(top.error) & np.isfinite(facts.lse)
     off = np.abs(top.lse[sure] - facts.lse[sure])

@@ -104,7 +104,7 @@ class Soak:
         # The logits of a mixture are sums over its parts, whose normalisers are within what is promised.
         close = 0.05 if engine.name == "mixture" else 1e-9
         there = np.where(top.ids < 0, -np.inf, np.take_along_axis(logits, np.maximum(top.ids, 0), 1))
-        if not np.allclose(there, best, rtol=close, atol=close) or not (top.proved.all() or engine.promise.delta_ids > 0):
+        if not np.allclose(there, best, rtol=close, atol=close) or not (top.proved.all() or engine.promise.delta > 0):
             return f"topk of {engine.name}, batch {batch}"
         alone = engine.topk(hidden, 5, eps=np.inf)
         if not np.allclose(np.where(alone.ids < 0, -np.inf, alone.logits), best, rtol=close, atol=close):

@@ -5,7 +5,8 @@
     engine.topk(hidden, k)        -> TopK(log_probs, ids, logits, lse, error, proved, cost)
     engine.log_prob(hidden, ids)  -> LogProb(log_probs, logits, lse, error, cost)
     engine.lse(hidden)            -> Lse(lse, error, cost)
-    engine.sample(hidden, n)      -> Sample(ids, logits, score, proved, cost)
+    engine.entropy(hidden)        -> Entropy(entropy, error, lse, cost)
+    engine.sample(hidden, n)      -> Sample(ids, logits, score, proved, cost, log_probs, kept, error)
 
 An engine is a layer, a plan and an executor. Here input is checked and answers get their shape; what is read and when to
 stop is the executor's business, and what the plan holds that of the methods (one file each, in ``methods/``).
@@ -39,7 +40,7 @@ from headlong.engines.method import EngineParts, Method, option_names
 from headlong.engines.promise_failures import normalised
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix
-from headlong.engines.sampling_filters import Filters
+from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.engines.saved.engine import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer
@@ -79,7 +80,7 @@ class Engine(Changeable, Common):
         self.layer, self.method, self.plan, self.norms, self.promise = layer, method, plan, norms, promise
         self.seed, self.reason = seed, reason
         self._threads = threads
-        self._chance = min(promise.sample_rate, MOST_DELTA), seed  # of a sampled normaliser
+        self._bet = min(promise.delta, MOST_DELTA), seed  # how often it may be lost, and the seed of the rows that it draws
         level = native.isa()
         link = layer.link.lowered()
         self._executor: native.Executor = (
@@ -89,12 +90,14 @@ class Engine(Changeable, Common):
         )
         self._rows: native.Executor = self._executor
         self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
+        self._codes: CodesReader | None = None
         if plan.codes is not None:
-            self._executor = CodesReader(layer, plan, self._rows, self._executor, min(promise.delta, MOST_DELTA))
+            codes = CodesReader(layer, plan, self._rows, self._executor)
+            self._executor, self._codes = codes, codes if codes.native else None
         if plan.blocks is not None and level != native.REFERENCE:  # which reads all classes instead
             self._executor = BlockReader(layer, plan, self._executor, float(norms.max()))
         self._path = f"{method.name}/{self._executor.isa}"
-        self._direct = direct(self._executor, layer.link, promise, self._chance, threads, self._path)
+        self._direct = direct(self._executor, layer.link, promise, self._bet, threads, self._path)
 
     @property
     def name(self) -> str:
@@ -139,7 +142,7 @@ class Engine(Changeable, Common):
             found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_listed(answer))
             return answer_as(found, asked.form)
         aim = aimed(eps, self.promise, asked.form)
-        best = self._executor.topk(asked.hidden, k, aim, asked.mask, native.threads(self._threads), *self._chance)
+        best = self._executor.topk(asked.hidden, k, aim, asked.mask, native.threads(self._threads), *self._bet)
         found = TopK(best.log_probs, best.ids, best.logits, best.lse, best.error, best.proved, self._cost(best))
         return answer_as(found, asked.form)
 
@@ -157,7 +160,7 @@ class Engine(Changeable, Common):
         threads = native.threads(self._threads)
         logits = self._executor.logits(asked.hidden, chosen, threads)
         aim = aimed(eps, self.promise, asked.form)
-        norm = self._executor.lse(asked.hidden, aim, None, threads, *self._chance)
+        norm = self._executor.lse(asked.hidden, aim, None, threads, *self._bet)
         log_probs = self.layer.link(logits) - norm.lse[:, None]
         count = chosen.shape[1]
         cost = Cost(norm.rows + count, norm.bytes + count * self._row_bytes, norm.dense, self._path)
@@ -176,19 +179,18 @@ class Engine(Changeable, Common):
             value = lse_of(answer.exponents)
             return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.form)
         aim = aimed(eps, self.promise, asked.form)
-        norm = self._executor.lse(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._chance)
+        norm = self._executor.lse(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._bet)
         return answer_as(Lse(norm.lse, norm.error, self._cost(norm)), asked.form)
 
     def entropy(
         self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False
     ) -> Entropy:
-        reader = self._executor
         self.check_weights()
-        if moments or not isinstance(reader, CodesReader) or not reader.native:
+        if moments or self._codes is None:
             return super().entropy(hidden, eps=eps, allowed=allowed, exclude=exclude, moments=moments)
         asked = self._asked(hidden, allowed, exclude)
         aim = aimed(DEFAULT if eps is None and math.isinf(self.promise.eps) else eps, self.promise, asked.form)
-        found = reader.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), self._chance[1])
+        found = self._codes.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._bet)
         return answer_as(Entropy(found.entropy, found.error, found.lse, self._cost(found)), asked.form)
 
     def scanned_entropy(self, hidden: Doubles, mask: Any) -> native.FoundEntropy:
@@ -207,24 +209,23 @@ class Engine(Changeable, Common):
             found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_listed(answer))
             return answer_as(found, asked.form)
         drawn = self._executor.sample(
-            asked.hidden, *filters[:-1], asked.mask, native.threads(self._threads), filters.class0, *self._chance
+            asked.hidden, *filters[:-1], asked.mask, native.threads(self._threads), filters.class0, *self._bet
         )
         return answer_as(self._of_draws(drawn), asked.form)
 
     def _of_draws(self, drawn: native.FoundDraws) -> Sample:
         return Sample(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._cost(drawn))
 
-    @property
-    def _rule_for_each_row(self) -> bool:  # type: ignore[override]
-        return isinstance(self._executor, CodesReader) and self._executor.native
+    def _in_one_scan(self, rule: Sieve) -> bool:
+        reader = self._executor
+        return self._codes is not None and not (isinstance(reader, BlockReader) and reader.draws(1, rule))
 
     def _drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, allowed: Any = None) -> Sample:
         """Draws of each row by a rule of its own, in one scan."""
-        reader = self._executor
-        assert isinstance(reader, CodesReader)
+        assert self._codes is not None
         mask = None if allowed is None else allowed.mask
         threads = native.threads(self._threads)
-        return self._of_draws(reader.sample_each(hidden, n, rules, mask, threads, class0, self._chance[1]))
+        return self._of_draws(self._codes.sample_each(hidden, n, rules, mask, threads, class0, *self._bet))
 
     def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
         """The normaliser of ``f(z) / temperature``: without a bias that of ``hidden / temperature``, by the same plan."""
@@ -292,9 +293,9 @@ class Engine(Changeable, Common):
 
     def __repr__(self) -> str:
         layer, plan = self.layer, self.plan
-        looks = 0 if plan.codes is None else plan.codes.tiles.nbytes
-        looks += 0 if plan.preview is None else plan.preview.columns.nbytes
-        storage = f"{looks / 2**20:.1f} MiB of codes, " if looks else ""
+        stored = 0 if plan.codes is None else plan.codes.tiles.nbytes
+        stored += 0 if plan.preview is None else plan.preview.columns.nbytes
+        storage = f"{stored / 2**20:.1f} MiB of codes, " if stored else ""
         return (
             f"Engine({self.method.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {storage}"
             f"{self.promise}, kernel {self._executor.isa})"

@@ -23,7 +23,7 @@ from headlong import native
 from headlong.engines.by_codes import CodesReader
 from headlong.engines.few_allowed_classes import listed_classes, lse_of, sample_of
 from headlong.engines.reference.nucleus import nucleus_reached
-from headlong.engines.sampling_filters import Filters
+from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.layers.matrix import Layer
 from headlong.links import Link, evaluated
 from headlong.native import Doubles, FoundDraws, FoundLse, FoundTopK, FoundWithin, Mask
@@ -36,6 +36,11 @@ EDGE = 0.01
 """From which eps normalisers have to go by blocks so that samples under top_p do, too."""
 FIRST_ASKED = 16
 """Classes that a min-p filter asks for first; four times as many each time that they are not enough."""
+
+
+def _asked_first(rule: Filters | Sieve) -> int:
+    """The best classes that filters are decided among at first; 0: that takes the mass of all."""
+    return rule.top_k or FIRST_ASKED * (rule.min_p > 0 and rule.top_p == 1)
 
 
 class BlockReader:
@@ -64,7 +69,7 @@ class BlockReader:
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> FoundTopK:
-        if eps < self.least or not self.takes(len(hidden), k, mask):
+        if eps < self.least or not self.takes(len(hidden), k):
             return self.beneath.topk(hidden, k, eps, mask, threads, delta, seed)
         if not math.isinf(eps):
             found = self.within(hidden, k, mask, threads, eps)
@@ -83,7 +88,7 @@ class BlockReader:
     def lse(
         self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> FoundLse:
-        if self.least <= eps < math.inf and self.takes(len(hidden), 1, mask):
+        if self.least <= eps < math.inf and self.takes(len(hidden), 1):
             found = self.topk(hidden, 1, eps, mask, threads, delta, seed)
             return FoundLse(found.lse, found.error, found.rows, found.bytes, found.dense)
         return self.beneath.lse(hidden, eps, mask, threads, delta, seed)
@@ -98,7 +103,7 @@ class BlockReader:
         self, answer: FoundTopK, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float,
         seed: int,
     ) -> FoundTopK:  # fmt: skip
-        """The queries that the search gave up, by the executor beneath; what was read in vain was read."""
+        """The queries that the search gave up, by the executor beneath; what the search read is counted, too."""
         left = np.flatnonzero(~answer.proved)
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
         rest = np.ascontiguousarray(hidden[left])
@@ -114,39 +119,36 @@ class BlockReader:
         mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
     ) -> FoundDraws:  # fmt: skip
         filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
-        spent = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))  # in vain
-        found = self.draw(hidden, filters, mask, threads, spent)
+        spent = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))  # by a search that decides nothing
+        found = self._draw(hidden, filters, mask, threads, spent) if self.draws(len(hidden), filters) else None
         if found is not None:
             return found
-        if self.draws_plainly(len(hidden), filters, mask):
-            return self._plain(hidden, filters, mask, threads)
         drawn = self.beneath.sample(
             hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, threads, class0, delta, chance
         )
         return drawn._replace(rows=drawn.rows + spent[0], bytes=drawn.bytes + spent[1])
 
-    def draw(
-        self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent
-    ) -> FoundDraws | None:
-        """Draws under filters, by blocks alone; None where these do not make them, with what was read in vain in ``spent``."""
-        count = filters.top_k or FIRST_ASKED * (filters.min_p > 0 and filters.top_p == 1)
-        if count and self.takes(len(hidden), count, mask):
-            ids, logits, rows, read = self._kept(hidden, filters, count, mask, threads)
-            spent[0][:], spent[1][:] = rows, read
-            if ids is not None:
-                order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
-                ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
-                kept = sample_of(listed_classes(ids, logits, self.link), filters)
-                return FoundDraws(*kept, np.ones(kept[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
-        edge = self.least <= EDGE and 0 < filters.top_p < 1 and not filters.top_k
-        if edge and self.takes(len(hidden), 1, mask):
-            return self._nucleus(hidden, filters, mask, threads, spent)
-        return None
+    def draws(self, batch: int, rule: Filters | Sieve) -> bool:
+        """Whether draws by this rule begin with a search by blocks."""
+        first = _asked_first(rule)
+        by_blocks = first > 0 or (self.samples if rule.top_p == 1 else self.least <= EDGE)
+        return by_blocks and self.takes(batch, first or 1)
 
-    def draws_plainly(self, batch: int, filters: Filters, mask: Mask = None) -> bool:
-        """Whether draws from all classes go by blocks."""
-        plain = filters.top_p == 1 and not (filters.top_k or filters.min_p)
-        return self.samples and plain and self.takes(batch, 1, mask)
+    def _draw(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int, spent: Spent) -> FoundDraws | None:
+        """Draws by blocks alone; None where these do not decide them, with what was read in ``spent``."""
+        count = _asked_first(filters)
+        if not count:
+            if filters.top_p < 1:
+                return self._nucleus(hidden, filters, mask, threads, spent)
+            return self._plain(hidden, filters, mask, threads)
+        ids, logits, rows, read = self._kept(hidden, filters, count, mask, threads)
+        spent[0][:], spent[1][:] = rows, read
+        if ids is None:
+            return None
+        order = np.argsort(np.where(ids < 0, self.vocab, ids), axis=1)
+        ids, logits = np.take_along_axis(ids, order, axis=1), np.take_along_axis(logits, order, axis=1)
+        kept = sample_of(listed_classes(ids, logits, self.link), filters)
+        return FoundDraws(*kept, np.ones(kept[0].shape, bool), rows, read, np.zeros(len(hidden), bool))
 
     def _plain(self, hidden: Doubles, filters: Filters, mask: Mask, threads: int) -> FoundDraws:
         """Draws from all classes."""
@@ -179,7 +181,7 @@ class BlockReader:
             parts.append(FoundDraws(*drawn, np.ones(drawn[0].shape, bool), *cost))
         return FoundDraws(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def takes(self, batch: int, k: int, mask: Mask = None) -> bool:
+    def takes(self, batch: int, k: int) -> bool:
         """Whether blocks are worth their while."""
         return 0 < k <= (self.most if batch <= self.batch else self.together)
 

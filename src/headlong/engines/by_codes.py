@@ -1,7 +1,7 @@
 """An executor whose ids, normalisers and draws come from rotated codes.
 
-topk, lse, but for ``delta`` or proved      codes: ``csrc/codes/ask.cpp``; a row that they leave too open is scanned in full
-sample                                        codes: ``csrc/codes/samples.cpp``; in NumPy the executor beneath
+topk, lse, entropy    codes: ``csrc/codes/ask.cpp``; a row that they leave too open is scanned in full
+sample                codes: ``csrc/codes/samples.cpp``; in NumPy the executor beneath
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headlong.plan import Plan
 
 
 class CodesReader:
-    """The verbs of an executor, ``beneath`` answering what codes do not; ``delta`` is the whole of what may fail."""
+    """The verbs of an executor, ``beneath`` answering what codes do not; a call's ``delta`` is the whole of what may fail."""
 
-    def __init__(self, layer: Layer, plan: Plan, rows: native.Executor, beneath: native.Executor, delta: float) -> None:
+    def __init__(self, layer: Layer, plan: Plan, rows: native.Executor, beneath: native.Executor) -> None:
         assert plan.codes is not None
-        self.beneath, self.delta = beneath, delta
+        self.beneath = beneath
         level = native.isa()
         self.native = level != native.REFERENCE
         self.codes: Any = native.code_reader(rows, plan.codes, level) if self.native else CodesInNumPy(layer, plan.codes, rows)
@@ -39,7 +39,7 @@ class CodesReader:
     ) -> FoundTopK:
         if not len(hidden):
             return self.beneath.topk(hidden, k, eps, mask, threads, delta, seed)
-        found: FoundTopK = self.codes.topk(hidden, k, eps, mask, threads, self.delta, seed)
+        found: FoundTopK = self.codes.topk(hidden, k, eps, mask, threads, delta, seed)
         return found
 
     def lse(
@@ -47,7 +47,7 @@ class CodesReader:
     ) -> FoundLse:
         if not len(hidden):
             return self.beneath.lse(hidden, eps, mask, threads, delta, seed)
-        found = self.codes.topk(hidden, 0, eps, mask, threads, self.delta, seed)
+        found = self.codes.topk(hidden, 0, eps, mask, threads, delta, seed)
         return FoundLse(found.lse, found.error, found.rows, found.bytes, found.dense)
 
     def sample(
@@ -57,20 +57,20 @@ class CodesReader:
         filters = (hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask)
         if not self.native or not len(hidden):
             return self.beneath.sample(*filters, threads, class0, delta, chance)
-        found: FoundDraws = self.codes.sample(*filters, threads, class0, self.delta, chance)
+        found: FoundDraws = self.codes.sample(*filters, threads, class0, delta, chance)
         return found
 
     def sample_each(
-        self, hidden: Doubles, n: int, rules: Rules, mask: Mask, threads: int, class0: int, chance: int
+        self, hidden: Doubles, n: int, rules: Rules, mask: Mask, threads: int, class0: int, delta: float, chance: int
     ) -> FoundDraws:  # fmt: skip
         """As :meth:`sample`, each row by a rule of its own."""
         doubles = [np.array(part, np.float64) for part in (rules.temperature, rules.top_p, rules.min_p)]
         noise = [np.array(part, np.uint64) for part in (rules.seed, rules.position)]
         k = np.array(rules.top_k, np.int64)
-        rest = mask, threads, class0, self.delta, chance
+        rest = mask, threads, class0, delta, chance
         found: FoundDraws = self.codes.sample_each(hidden, n, doubles[0], k, *doubles[1:], *noise, *rest)
         return found
 
-    def entropy(self, hidden: Doubles, eps: float, mask: Mask, threads: int, seed: int) -> FoundEntropy:
-        found: FoundEntropy = self.codes.entropy(hidden, eps, mask, threads, self.delta, seed)
+    def entropy(self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float, seed: int) -> FoundEntropy:
+        found: FoundEntropy = self.codes.entropy(hidden, eps, mask, threads, delta, seed)
         return found

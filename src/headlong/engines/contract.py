@@ -33,7 +33,7 @@ from headlong.engines.entropy import entropy, scanned
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.promise_failures import ROUNDING, Check, Progress, check, float64_error, longest_row, normalised
 from headlong.engines.ranked import ranked
-from headlong.engines.sampling_filters import Filters
+from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.errors import InputError, UnsupportedError
 from headlong.layers.written_to import WrittenTo
 from headlong.native import Doubles, FoundEntropy
@@ -73,8 +73,6 @@ class Common(ABC):
     """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
     draws_say_log_probs: ClassVar[bool] = True
     """Whether draws come with log-probabilities without being asked: not from a GPU, where that would wait for the CPU."""
-    _rule_for_each_row: bool = False
-    """Whether ``_drawn_each`` draws each row of a call by a rule of its own."""
     _direct: Direct | None = None
     """One native call for each plain question, where a kind has that."""
     _watch: WrittenTo | None = None
@@ -159,6 +157,10 @@ class Common(ABC):
             found = self._direct.sample(hidden, *filters._replace(top_k=filters.top_k or None))  # type: ignore[arg-type]
         return self._sample(hidden, filters, allowed, None) if found is None else found
 
+    def _in_one_scan(self, rule: Sieve) -> bool:
+        """Whether ``_drawn_each`` draws rows with filters like these at once, each by a rule of its own."""
+        return False
+
     def agree(self, question: tuple[Any, ...]) -> None:  # noqa: B027  # most have nobody to agree with
         """Where others have to ask the same at the same time: that they do."""
 
@@ -204,8 +206,8 @@ class Common(ABC):
     ) -> Entropy:
         """``H = -sum_i p_i log p_i`` of each row, in nats, within ``eps`` (None: what is promised); ``error`` says how near.
 
-        Engines with rotated codes (those with calibration vectors) draw rows until it is, as for ``lse``; others scan rows in
-        full whose mass is spread over many classes, and ``cost.dense`` says so.
+        Engines with rotated codes draw rows until it is, as for ``lse``; others, and those with ``delta=0``, scan rows in full
+        whose mass is spread over many classes, and ``cost.dense`` says so.
 
         ``moments``  also ``variance = sum_i p_i (log p_i + H)^2``, the varentropy, within ``variance_error``: a full scan of
                      every row in float64, many times the time of the entropy alone

@@ -38,11 +38,11 @@ class Direct(Protocol):
 
 
 def direct(
-    executor: Any, link: Link, promise: Promise, chance: tuple[float, int], threads: int | None, path: str
+    executor: Any, link: Link, promise: Promise, bet: tuple[float, int], threads: int | None, path: str
 ) -> Direct | None:
     """The verbs of this executor; None where there is no such call.
 
-    ``chance``  how often a sampled normaliser may be off, and the sample's seed
+    ``bet``  how often a bet may be lost, and the seed of the rows that it draws
     """
     blocks = executor if isinstance(executor, BlockReader) else None
     above = executor if blocks is None else blocks.beneath
@@ -52,12 +52,12 @@ def direct(
         return None
     numbers: dict[str, Any] = {}
     if codes is not None:
-        numbers |= {"codes": codes.codes.capsule, "delta": codes.delta}
+        numbers |= {"codes": codes.codes.capsule, "delta": bet[0]}
     search = None
     if blocks is not None:
         search = blocks.search.capsule
         numbers |= _of_blocks(blocks) | {"least": blocks.least, "samples": blocks.samples}
-    kept = (promise.eps, *chance, promise.delta_ids == 0 or codes is not None)
+    kept = (promise.eps, *bet, promise.delta == 0 or codes is not None)
     return _bound(beneath, search, (executor, codes), numbers, kept, link, threads, path)
 
 

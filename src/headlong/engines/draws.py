@@ -184,13 +184,13 @@ class _Draws:
         return Cost(*self._spent, self._path)
 
     def draw_plainly(self, rows: list[int]) -> None:
-        """By the engine's own search: in one call where it takes a rule for each row."""
-        together = runs(rows, self.rules)
-        if len(together) > 1 and self.engine._rule_for_each_row:  # noqa: SLF001
-            each = self.rules.of(rows)
-            self._take(rows, self.engine._drawn_each(self.rows[rows], self.n, each, self.class0, **self.limits(rows)))  # noqa: SLF001
-            return
-        for run in together:
+        """By the engine's own search: in one call those that it scans for at once, each by a rule of its own."""
+        at_once = [row for row in rows if self.engine._in_one_scan(self.rules.sieve(row))]  # noqa: SLF001
+        if len(runs(at_once, self.rules)) > 1:
+            each, limits = self.rules.of(at_once), self.limits(at_once)
+            self._take(at_once, self.engine._drawn_each(self.rows[at_once], self.n, each, self.class0, **limits))  # noqa: SLF001
+            rows = [row for row in rows if row not in set(at_once)]
+        for run in runs(rows, self.rules):
             first, rule = run[0], self.rules
             filters = Filters(self.n, *rule.sieve(first)[:4], rule.seed[first], rule.position[first], self.class0)
             self._take(run, self.engine.drawn(self.rows[run], filters, **self.limits(run)))

@@ -23,4 +23,4 @@ class Full(Method):
         return Plan()
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
-        return Promise(wanted.eps, 0.0, 0.0)
+        return Promise(wanted.eps, 0.0)

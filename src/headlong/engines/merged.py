@@ -35,7 +35,7 @@ from headlong.promise import Promise
 
 Ids = NDArray[np.int64]
 COMPARED = 1024
-"""Classes of one query that an executor is asked to compare at once; it does so with up to 4,096 (``answer_batch.cpp``)."""
+"""Classes of one query that an executor is asked to compare at once; it does so with up to 4,096 (csrc/executor/rows.cpp)."""
 
 
 class Merged(Bounded, ABC):
@@ -109,7 +109,7 @@ class Merged(Bounded, ABC):
             classes, exponents, values = found.ids[order], found.scores[order] / sieve.temperature, source.logits[order]
             won, score[row] = largest_keys(exponents, classes + filters.class0, filters, filters.row0 + row)
             ids[row], logits[row] = classes[won], values[won]
-        proved = np.full(ids.shape, self.promise.delta_ids == 0)
+        proved = np.full(ids.shape, self.promise.delta == 0)
         return Sample(ids, logits, score, proved, Cost(cost[0], cost[1], cost[2], self._path))
 
 

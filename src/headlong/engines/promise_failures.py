@@ -24,7 +24,7 @@ from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, row_norms
 from headlong.number_checks import whole
-from headlong.promise import Promise, but_for
+from headlong.promise import Promise, except_for
 
 AT_ONCE = 1 << 22
 """Logits that are held at once."""
@@ -60,7 +60,7 @@ class FailureCount(NamedTuple):
         return limits(failures, self.asked)[0] <= self.promised if self.promised > 0 else failures == 0
 
     def __str__(self) -> str:
-        rate = but_for(self.promised) if self.promised else "proved"
+        rate = except_for(self.promised) if self.promised else "proved"
         counted = f"{self.failures:,} of {self.asked:,} failed, a rate of {self.low:.2g} to {self.high:.2g}"
         if self.unjudged:
             counted = f"{self.unjudged:,} cannot be judged, float64 is too coarse for their logits; {counted}"
@@ -107,7 +107,7 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
     if not len(vectors):
         raise ShapeError("hidden has no rows; pass vectors [n, dim] like those of your queries")
     step = max(batch, AT_ONCE // engine.layer.vocab // batch * batch)
-    eps, delta, delta_ids = engine.promise
+    eps, delta = engine.promise
     ids, beyond = np.zeros(2, np.int64), np.zeros(2, np.int64)  # that failed, and that cannot be judged
     worst, longest = 0.0, longest_row(engine.layer)
     for start in range(0, len(vectors), step):
@@ -129,7 +129,7 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
             progress(min(start + step, len(vectors)), len(vectors))
     count, within = len(vectors), f"log-probabilities within {eps:g}"
     return Check(
-        None if delta_ids >= 1 else tally("ids", delta_ids, int(ids[0]), count, int(ids[1])),
+        None if delta >= 1 else tally("ids", delta, int(ids[0]), count, int(ids[1])),
         None if math.isinf(eps) or delta >= 1 else tally(within, delta, int(beyond[0]), count, int(beyond[1])),
         worst,
         engine.promise,

@@ -63,7 +63,7 @@ def here(engines: list[Engine]) -> Shards:
 def facts(engine: Engine, starts: tuple[int, ...]) -> ShardFacts:
     """Those of any one of equally compiled shards."""
     count, promise = len(starts) - 1, engine.promise
-    whole = promise._replace(delta=min(1.0, promise.delta * count), delta_ids=min(1.0, promise.delta_ids * count))
+    whole = promise._replace(delta=min(1.0, promise.delta * count))
     return ShardFacts(starts, engine.layer.dim, engine.layer.link, whole, engine.name, engine.options)
 
 

@@ -185,7 +185,7 @@ class Head(nn.Module, ABC):
 def refuse_graph() -> None:
     """In a backward pass that is written by hand: UnsupportedError where its results are to be differentiated again."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        raise UnsupportedError("these gradients are made once; expected no create_graph=True: a penalty on them is not had")
+        raise UnsupportedError("Second-order gradients are not supported: call backward without create_graph=True")
 
 
 def _of_checked_rows(verb: Callable[..., Tensor]) -> Callable[..., Tensor]:

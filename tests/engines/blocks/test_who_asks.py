@@ -65,3 +65,19 @@ def test_shards_answer_as_one_layer_does(case: tuple[hl.Layer, np.ndarray]) -> N
     within = shards.topk(rows, 10, eps=0.05)
     check_within(within.lse, true.lse, within.error, 0.0)
     assert (within.error <= 0.05).all()
+
+
+def test_codes_answer_what_they_alone_can_behind_blocks_too(case: tuple[hl.Layer, np.ndarray]) -> None:
+    """Entropies, and draws of each row by a rule of its own, cost what they do without blocks, and are the same."""
+    layer, hidden = case
+    engine, rows = by_blocks(layer, hidden), hidden[:9]
+    without = Engine(layer, engine.method, engine.plan._replace(blocks=None), engine.norms, engine.promise, threads=2)
+    rules = {"seed": np.arange(9), "top_p": np.linspace(0.3, 0.9, 9), "eps": math.inf}
+    for ask in (lambda one: one.entropy(rows / 40), lambda one: one.sample(rows, **rules)):
+        mine, theirs = ask(engine), ask(without)
+        for name in mine._fields[:3]:
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+        np.testing.assert_array_equal(mine.cost.bytes, theirs.cost.bytes)
+    each = engine.sample(rows, seed=np.arange(9), top_k=5, eps=math.inf)  # a search answers that sooner, and proves it
+    lone = engine.sample(rows[8:], seed=8, position=8, top_k=5, eps=math.inf)
+    assert each.proved.all() and each.cost.bytes[8] == lone.cost.bytes[0] and (each.ids[8] == lone.ids[0]).all()

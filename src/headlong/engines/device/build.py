@@ -44,4 +44,4 @@ def on_device(
         rows = -(-layer.vocab // 16) if rows is None else whole(rows, "rows", 1, layer.vocab)
         return SvdDevice(DeviceMatrix(layer, device), width, rows, **about)
     matrix = DeviceMatrix(layer, device, with_codes=name == "codes")
-    return DeviceEngine(matrix, name, Promise(eps, 0.0, 0.0), options={}, **about)
+    return DeviceEngine(matrix, name, Promise(eps, 0.0), options={}, **about)

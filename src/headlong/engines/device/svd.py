@@ -27,7 +27,7 @@ class SvdDevice(DeviceEngine):
     """Reads one matrix by ``width`` columns of every class and ``rows`` exact rows."""
 
     def __init__(self, matrix: DeviceMatrix, width: int, rows: int, **about: Any) -> None:
-        super().__init__(matrix, "svd", Promise(math.inf, 1.0, 1.0), options={"width": width, "rows": rows}, **about)
+        super().__init__(matrix, "svd", Promise(math.inf, 1.0), options={"width": width, "rows": rows}, **about)
         parts, torch = matrix.weight.split(max(1, AT_ONCE // matrix.dim)), matrix.torch
         gram = torch.stack([part.double().T @ part.double() for part in parts]).sum(dim=0)
         self.axes = torch.linalg.eigh(gram).eigenvectors.flip(1)[:, :width].contiguous()

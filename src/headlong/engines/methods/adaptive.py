@@ -288,7 +288,7 @@ class Adaptive(Method):
         return replace(self, aim=(float(eps), float(delta)))
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
-        return Promise(math.inf, 1.0, 1.0)
+        return Promise(math.inf, 1.0)
 
     def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
         if layer.link.lowered()[0] != "affine":
@@ -435,7 +435,7 @@ def parts_for(layer: Layer, arrays: Mapping[str, Array]) -> EngineParts:
         if level == native.REFERENCE
         else native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
     )
-    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0, 1.0), 0, rows)
+    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), 0, rows)
 
 
 def fit_multipliers(

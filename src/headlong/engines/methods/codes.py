@@ -69,8 +69,7 @@ class Coded(Method):
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
         """Of all rows, everything is proved."""
-        delta = 0.0 if plan.codes is None else wanted.delta
-        return wanted._replace(delta=delta, delta_ids=delta)
+        return wanted._replace(delta=0.0) if plan.codes is None else wanted
 
     def _named(self, dim: int) -> tuple[Segment, ...]:
         found = self._listed()

@@ -42,4 +42,4 @@ class Svd(Method):
         return svd_plan(layer, width, rows, calibration)
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
-        return Promise(math.inf, 1.0, 1.0)
+        return Promise(math.inf, 1.0)

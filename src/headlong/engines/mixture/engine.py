@@ -60,7 +60,7 @@ class MixtureEngine(StructuredEngine):
         assert isinstance(layer, MixtureLayer)
         self.mixture = layer
         self.parts = MixtureParts(layer, self._threads, self.seed)
-        self.promise = Promise(promise.eps, 0.0, 0.0)
+        self.promise = Promise(promise.eps, 0.0)
         self.part = self.parts.part
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Best:

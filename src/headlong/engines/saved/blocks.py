@@ -101,7 +101,7 @@ def _read_rays(
         raise ValueError("blocks of rays have nodes and classes, and sixteens of directions")
     order = tensor(NAME + "order", np.int32, (None,))
     if len(order) % NEIGHBOURS or not np.array_equal(np.sort(order[order != -1]), np.arange(vocab)):
-        raise ValueError("the order of blocks leaves a class out, or holds ids that are none")
+        raise ValueError("the block order is missing a class or contains invalid ids")
     pieces = len(order) // NEIGHBOURS
     nodes = -(-pieces // NEIGHBOURS)
     levels = (
@@ -139,7 +139,7 @@ def _levels(entries: Any, tensor: TensorReader, groups: int) -> tuple[BoxLevel, 
 def _check_order(order: Array, vocab: int) -> None:
     """Every class once; only the end is padded."""
     if not (np.all(order[vocab:] == -1) and np.all(order[:vocab] >= 0) and np.all(order[:vocab] < vocab)):
-        raise ValueError("the order of blocks holds ids that are none")
+        raise ValueError("the block order contains invalid ids")
     found = np.zeros(vocab, bool)  # of ten million classes a count of each would take most of the time of opening their file
     found[order[:vocab]] = True
     if not found.all():

@@ -36,13 +36,13 @@ def read_changes(vocab: Any, tensor: TensorReader, layer: Layer) -> Changes:
     if type(vocab) is not int or not layer.vocab <= vocab <= layer.vocab + 2**31:
         raise ValueError(f"changes leave {vocab!r} ids to {layer.vocab} classes")
     if there.max(initial=0) > 1 or (len(ids) and not (ids[0] >= 0 and ids[-1] < vocab and (np.diff(ids) > 0).all())):
-        raise ValueError("changes hold marks or ids that are none")
+        raise ValueError("changes contain invalid marks or ids")
     if there[ids[ids < layer.vocab]].any():
-        raise ValueError("changes leave a class in two places")
+        raise ValueError("changes have a class in two places")
     if not len(ids):
         return Changes(there, None, ids, vocab)
     weight = tensor(f"{NAME}weight", layer.weight.dtype, (len(ids), layer.dim))
     bias = tensor(f"{NAME}bias", np.float32, (len(ids),), missing=True)
     if not np.isfinite(weight.astype(np.float32)).all() or (bias is not None and not np.isfinite(bias).all()):
-        raise ValueError("rows of changes hold infinity or NaN")
+        raise ValueError("rows of changes contain NaN or infinity")
     return Changes(there, Layer(weight, bias, layer.link), ids, vocab)

@@ -45,7 +45,7 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
     rotation = tensor("plan.codes.rotation", np.float32, (dim, GROUP * sum(groups)))
     for name, array in (("bounds", bounds), ("mean", mean), ("centre", centre), ("rotation", rotation)):
         if not np.isfinite(array).all() or (name == "bounds" and array.min() < 0):
-            raise ValueError(f"the {name} of the codes hold numbers that are none")
+            raise ValueError(f"the {name} of the codes contain NaN, infinity or negative bounds")
     tiles = tensor("plan.codes.tiles", np.uint8, (-(-vocab // CLASS_BLOCK), size))
     return Codes(tiles, mean, centre, rotation, segments, bounds, _length(record["lost"]), _length(record["most_base"]))
 

@@ -120,9 +120,9 @@ class _Record:
     def engine(self, given: Layer | None) -> Saved:
         layer = self._layer(given)
         plan = self._plan(layer)
-        eps, delta, delta_ids = self.data["promise"]
-        promise = Promise(_number(eps), _number(delta), _number(delta_ids))
-        if not (promise.eps > 0 and promise.delta_ids <= promise.delta <= 1):
+        eps, delta = self.data["promise"]
+        promise = Promise(_number(eps), _number(delta))
+        if not (promise.eps > 0 and promise.delta <= 1):
             raise ValueError(f"{tuple(promise)} is not a promise")
         options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
         norms = self._sizes("norms", (layer.vocab,))

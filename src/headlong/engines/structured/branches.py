@@ -55,7 +55,7 @@ class WalkingEngine(StructuredEngine):
     kind: ClassVar[str]
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
-        super().__init__(layer, options, Promise(promise.eps, 0.0, 0.0), **about)
+        super().__init__(layer, options, Promise(promise.eps, 0.0), **about)
         self.steps = self._steps()
         self.rounding = rounding(self.steps)
         if not np.isfinite(self.rounding.slope):

@@ -45,7 +45,7 @@ class BlocksEngine(StructuredEngine):
             reading(block.layer, Full(), promise, threads=self._threads, seed=_seed(self.seed, number))
             for number, block in enumerate(layer.blocks)
         ]
-        self.promise = Promise(promise.eps, 0.0, 0.0)
+        self.promise = Promise(promise.eps, 0.0)
         sizes = [block.layer.vocab for block in layer.blocks]
         self._firsts = np.concatenate([[0], np.cumsum(sizes)])
         self._order: Ids = np.arange(layer.vocab) if layer.order is None else layer.order

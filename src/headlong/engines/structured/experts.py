@@ -61,7 +61,7 @@ class ExpertsEngine(StructuredEngine):
             reading(layer.expert(number), Full(), promise, threads=self._threads, seed=self.seed)
             for number in range(layer.experts)
         ]
-        self.promise = Promise(promise.eps, 0.0, 0.0)
+        self.promise = Promise(promise.eps, 0.0)
         self._sizes = layer.sizes
         self._row_bytes = layer.width * layer.weight.itemsize
         self._gate_bytes = float(layer.gate.nbytes)

@@ -78,9 +78,9 @@ def read_structured(
 
 def _kept(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLayer | None) -> SavedLayer:
     layer = _layer(record, file, given)
-    eps, delta, delta_ids = record["promise"]
-    promise = Promise(math.inf if eps == "inf" else float(eps), float(delta), float(delta_ids))
-    if not (promise.eps > 0 and 0 <= promise.delta_ids <= promise.delta <= 1):
+    eps, delta = record["promise"]
+    promise = Promise(math.inf if eps == "inf" else float(eps), float(delta))
+    if not (promise.eps > 0 and 0 <= promise.delta <= 1):
         raise ValueError(f"{tuple(promise)} is not a promise")
     seed = record["seed"]
     if type(seed) is not int or not 0 <= seed < 2**64 or record["kind"] != layer.kind:

@@ -17,19 +17,19 @@ ABSENT = {
     "typical_p": (1.0, "typical sampling"),
     "tfs_z": (1.0, "tail-free sampling"),
     "mirostat_mode": (0, "mirostat"),
-    "logits_processor": (None, "a processor that sees every logit (logit_bias, penalties and grammars are had)"),
+    "logits_processor": (None, "a processor that sees every logit (logit_bias, penalties and grammars are supported)"),
 }
-"""Options of ``llama_cpp.Llama.create_completion`` that are not had: their defaults, and what they are."""
+"""Options of ``llama_cpp.Llama.create_completion`` that are not supported: their defaults, and what they are."""
 UNUSED = ("mirostat_tau", "mirostat_eta", "penalize_nl")
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """UnsupportedError for an option that is not had and not at its default; OptionError for one that nobody has."""
+    """UnsupportedError for an option that is not supported and not at its default; OptionError for one that nobody has."""
     for name, value in options.items():
         if name in ABSENT:
             default, what = ABSENT[name]
             if value is not None and value != default:
-                raise UnsupportedError(f"{name} is {value!r}; {what} is not had here: leave it out, or use llama_cpp.Llama")
+                raise UnsupportedError(f"{name} is {value!r}; {what} is not supported: leave it out, or use llama_cpp.Llama")
         elif name not in UNUSED:
             raise OptionError(f"{name} is no option of a completion; it has those of llama_cpp.Llama.create_completion")
 

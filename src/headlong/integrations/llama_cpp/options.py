@@ -20,11 +20,11 @@ ABSENT: dict[str, tuple[Any, str]] = {
     "draft_model": (None, "speculative decoding"),
     "spm_infill": (False, "infilling"),
 }
-"""Options that are not had: their defaults, and what they are."""
+"""Options that are not supported: their defaults, and what they are."""
 UNUSED = (
     "split_mode", "main_gpu", "use_mmap", "use_mlock", "logits_all", "lora_scale", "numa", "pooling_type", "cache_prompt",
 )  # fmt: skip
-"""Of no account here: log-probabilities are always to be had, files are always mapped."""
+"""Of no account here: log-probabilities are always available, files are always mapped."""
 FIELDS = {field[0] for field in llama_cpp.llama_context_params._fields_} - {"embeddings", "pooling_type", "n_seq_max"}
 
 
@@ -33,7 +33,8 @@ def context_options(options: Mapping[str, Any], sequences: int, threads: int, tr
     given = {name: value for name, value in options.items() if name not in UNUSED}
     for name, (default, what) in ABSENT.items():
         if given.pop(name, default) not in (default, None):
-            raise UnsupportedError(f"{name} is {options[name]!r}; {what} is not had here: leave it out, or use llama_cpp.Llama")
+            came = options[name]
+            raise UnsupportedError(f"{name} is {came!r}; {what} is not supported: leave it out, or use llama_cpp.Llama")
     flash = given.pop("flash_attn", False)
     kind = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
     given = {name: value for name, value in given.items() if value is not None}

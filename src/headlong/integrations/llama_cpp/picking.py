@@ -7,7 +7,7 @@
 Tokens whose ``x`` was moved (penalties, biases) are few and scored exactly; the engine answers for all others, and the two
 are merged. The filters keep a prefix of the tokens in the order of ``x``. A token is drawn from all, and kept if it passes. It
 nearly always does, and a list of the best says so: what they weigh together is no more than what all do. Only for a token near
-the border of the nucleus is the mass of all needed, and only after some in vain the whole of what is kept.
+the border of the nucleus is the mass of all needed, and only after some draws that did not pass the whole of what is kept.
 """
 
 from __future__ import annotations
