@@ -107,6 +107,19 @@ def first_screen() -> str:
     return markdown(shown._replace(caption=caption))
 
 
+def factor() -> str:
+    """One line for the first page: one query, by the default and by the fastest."""
+    found = runs("beside", "dense products").get(LANGUAGE_MODEL)
+    if found is None:
+        return missing(f"dense_products.py --layer {LANGUAGE_MODEL}")
+    layer, each = found["layer"], []
+    for name in ("headlong", IDS):
+        row = at(complete(found), 1, name)
+        each.append(f"{name}: {times(row['cold']['x'])} with cold caches, {times(row['loop']['x'])} in a loop")
+    about = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}, one query, over the fastest dense product"
+    return f"{about} (below 1× that one is faster): {'; '.join(each)}. {machine(found['environment'])}"
+
+
 def which() -> str:
     """What to expect of each layer, from its run."""
     found = {name: complete(run) for name, run in runs("beside", "dense products").items()}
@@ -324,9 +337,9 @@ def on_a_gpu() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "first-screen": first_screen, "which": which, "reference": reference, "transformers-heads": transformers_heads,
-    "llama-families": llama_families, "llama-smollm2": llama_smollm2, "llama-shapes": llama_shapes,
-    "llama-perplexity": llama_perplexity, "host-team": host_team, "on-a-gpu": on_a_gpu,
+    "first-screen": first_screen, "factor": factor, "which": which, "reference": reference,
+    "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-smollm2": llama_smollm2,
+    "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
 BLOCKS |= STUDIES
