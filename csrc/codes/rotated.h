@@ -1,4 +1,4 @@
-// Rotated codes: a few bits of every coordinate, and how far off an estimate can be, for certain or but for a rate.
+// Rotated codes: a few bits of every coordinate, and how far off an estimate can be, for certain or except with a chosen probability.
 //
 //     x = (hidden - mean) @ rotation,      v_i = the row of class i, less the centre, in the same coordinates
 //     estimate_i = base_i + sum_s scale_is <q_is, x^_s>,      e_is = scale_is q_is - v_is, orthogonal to v_is

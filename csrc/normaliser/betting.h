@@ -36,7 +36,7 @@ inline double draws_for(double odds, double e, double spread) {
     return e < 1 ? 2 * (std::log(odds) + 0.8) * (spread + 0.5 * e) / (e * e) : 0;
 }
 
-// Whether means of X that are `above` or more and `below` or less are refuted by what was drawn, each but for one case in `odds`.
+// Whether means of X that are `above` or more and `below` or less are refuted by what was drawn, each except with probability 1 / `odds`.
 inline bool refuted(const std::vector<double>& drawn, double odds, double above, double below) {
     const double down = 1 / (kMost - above), up = 1 / (kMost + below);
     const bool not_above = above >= kMost || wins(drawn, odds, [&](double x) { return (above - x) * down; });

@@ -78,7 +78,7 @@ def test_answers_come_back_the_same() -> None:
 
 
 def test_the_trained_layer_keeps_the_default_promise(trained: Layer, trained_hidden: np.ndarray) -> None:
-    """0.01 nats but for one in a million, over seven seeds; ids as float64 has them; 29 % of float32's bytes at most."""
+    """0.01 nats except with probability 1e-6, over seven seeds; ids as float64 has them; 29 % of float32's bytes at most."""
     calibration, hidden = trained_hidden[:4096], trained_hidden[4096::16]
     exact = truth(trained, hidden)
     built = hl.compile(trained, calibration=calibration)

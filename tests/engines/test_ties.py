@@ -48,7 +48,7 @@ def changed(layer: hl.Layer, cut: int, **options: Any) -> Any:
     return engine
 
 
-@pytest.mark.parametrize("kind", ["shards", "rows beside", "rows beside blocks"])
+@pytest.mark.parametrize("kind", ["shards", "added rows", "added rows and blocks"])
 @given(seed=st.integers(0, 2**32), k=st.integers(1, EQUAL), bias=st.booleans())
 @settings(max_examples=8, deadline=None)
 def test_rows_that_are_permutations_tie_across_parts(kind: str, seed: int, k: int, bias: bool) -> None:

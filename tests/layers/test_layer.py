@@ -238,10 +238,10 @@ def test_sharded_checkpoints(tmp_path: Path) -> None:
     [
         ({}, "has no weight_map"),
         ({"weight_map": []}, "has no weight_map"),
-        ({"weight_map": {"a": "../secret.safetensors"}}, "expected a .safetensors file beside it"),
-        ({"weight_map": {"a": "/etc/x.safetensors"}}, "beside it"),
-        ({"weight_map": {"a": "a.bin"}}, "beside it"),
-        ({"weight_map": {"a": 3}}, "beside it"),
+        ({"weight_map": {"a": "../secret.safetensors"}}, "expected a .safetensors file next to it"),
+        ({"weight_map": {"a": "/etc/x.safetensors"}}, "next to it"),
+        ({"weight_map": {"a": "a.bin"}}, "next to it"),
+        ({"weight_map": {"a": 3}}, "next to it"),
     ],
 )
 def test_malformed_indexes_are_refused(index: Any, message: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
     sample()                  few classes have noise that lets them win whatever their logits are; of the others only large
                               logits can, and those are found as in a top-k
     sample(top_p=...)         there, too: where that little mass leaves no doubt of the nucleus
-    everything else, large batches, and queries that would open nearly everything      the executor beneath
+    everything else, large batches, and queries that would open nearly everything      the inner executor
 
 The normaliser of a top-k at eps=inf is that of the scored classes alone: a lower bound, with an ``error`` of infinity.
 """
@@ -44,14 +44,14 @@ def _asked_first(rule: Filters | Sieve) -> int:
 
 
 class BlockReader:
-    """The verbs of an executor, ``beneath`` answering what blocks do not."""
+    """The verbs of an executor, ``inner`` answering what blocks do not."""
 
-    def __init__(self, layer: Layer, plan: Plan, beneath: native.Executor, most_norm: float) -> None:
+    def __init__(self, layer: Layer, plan: Plan, inner: native.Executor, most_norm: float) -> None:
         assert plan.blocks is not None
         blocks = plan.blocks
         self.batch, self.most, self.together = blocks.batch, blocks.most, blocks.together
-        self.beneath, self.vocab = beneath, layer.vocab
-        self.rows: Any = beneath.beneath if isinstance(beneath, CodesReader) else beneath
+        self.inner, self.vocab = inner, layer.vocab
+        self.rows: Any = inner.inner if isinstance(inner, CodesReader) else inner
         self.link: Link = evaluated(layer.link)
         self.search: Any = native.blocks(layer.weight, layer.bias, blocks, MOST_SCORED, native.isa(), most_norm)
         kind, *numbers = self.link.lowered()
@@ -59,7 +59,7 @@ class BlockReader:
         plain = native.is_native(self.rows) and self.affine is not None
         self.least = blocks.least if plain else math.inf
         self.samples = blocks.samples and plain
-        self.isa, self.logits = beneath.isa, beneath.logits
+        self.isa, self.logits = inner.isa, inner.logits
 
     @property
     def capsule(self) -> Any:
@@ -70,7 +70,7 @@ class BlockReader:
         self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> FoundTopK:
         if eps < self.least or not self.takes(len(hidden), k):
-            return self.beneath.topk(hidden, k, eps, mask, threads, delta, seed)
+            return self.inner.topk(hidden, k, eps, mask, threads, delta, seed)
         if not math.isinf(eps):
             found = self.within(hidden, k, mask, threads, eps)
             return found if found.proved.all() else self._finished(found, hidden, k, eps, mask, threads, delta, seed)
@@ -91,7 +91,7 @@ class BlockReader:
         if self.least <= eps < math.inf and self.takes(len(hidden), 1):
             found = self.topk(hidden, 1, eps, mask, threads, delta, seed)
             return FoundLse(found.lse, found.error, found.rows, found.bytes, found.dense)
-        return self.beneath.lse(hidden, eps, mask, threads, delta, seed)
+        return self.inner.lse(hidden, eps, mask, threads, delta, seed)
 
     def within(self, hidden: Doubles, k: int, mask: Mask, threads: int, eps: float) -> FoundTopK:
         """As :meth:`topk`, the normaliser from the classes that a search reached; "proved" says which queries it answered."""
@@ -103,12 +103,12 @@ class BlockReader:
         self, answer: FoundTopK, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float,
         seed: int,
     ) -> FoundTopK:  # fmt: skip
-        """The queries that the search gave up, by the executor beneath; what the search read is counted, too."""
+        """The queries that the search gave up, by the inner executor; what the search read is counted, too."""
         left = np.flatnonzero(~answer.proved)
         own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[left])
         rest = np.ascontiguousarray(hidden[left])
         spent = answer.rows[left], answer.bytes[left]
-        for whole, part in zip(answer, self.beneath.topk(rest, k, eps, own, threads, delta, seed), strict=True):
+        for whole, part in zip(answer, self.inner.topk(rest, k, eps, own, threads, delta, seed), strict=True):
             whole[left] = part
         answer.rows[left] += spent[0]
         answer.bytes[left] += spent[1]
@@ -123,7 +123,7 @@ class BlockReader:
         found = self._draw(hidden, filters, mask, threads, spent) if self.draws(len(hidden), filters) else None
         if found is not None:
             return found
-        drawn = self.beneath.sample(
+        drawn = self.inner.sample(
             hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask, threads, class0, delta, chance
         )
         return drawn._replace(rows=drawn.rows + spent[0], bytes=drawn.bytes + spent[1])

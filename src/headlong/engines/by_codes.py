@@ -1,7 +1,7 @@
 """An executor whose ids, normalisers and draws come from rotated codes.
 
 topk, lse, entropy    codes: ``csrc/codes/ask.cpp``; a row that they leave too open is scanned in full
-sample                codes: ``csrc/codes/samples.cpp``; in NumPy the executor beneath
+sample                codes: ``csrc/codes/samples.cpp``; in NumPy the inner executor
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from headlong.plan import Plan
 
 
 class CodesReader:
-    """The verbs of an executor, ``beneath`` answering what codes do not; a call's ``delta`` is the whole of what may fail."""
+    """The verbs of an executor, ``inner`` answering what codes do not; a call's ``delta`` is the whole of what may fail."""
 
-    def __init__(self, layer: Layer, plan: Plan, rows: native.Executor, beneath: native.Executor) -> None:
+    def __init__(self, layer: Layer, plan: Plan, rows: native.Executor, inner: native.Executor) -> None:
         assert plan.codes is not None
-        self.beneath = beneath
+        self.inner = inner
         level = native.isa()
         self.native = level != native.REFERENCE
         self.codes: Any = native.code_reader(rows, plan.codes, level) if self.native else CodesInNumPy(layer, plan.codes, rows)
-        self.isa, self.logits = beneath.isa, beneath.logits
+        self.isa, self.logits = inner.isa, inner.logits
 
     @property
     def capsule(self) -> Any:
         """For engines that read several matrices in one native call."""
-        return self.beneath.capsule  # type: ignore[attr-defined]
+        return self.inner.capsule  # type: ignore[attr-defined]
 
     def topk(
         self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> FoundTopK:
         if not len(hidden):
-            return self.beneath.topk(hidden, k, eps, mask, threads, delta, seed)
+            return self.inner.topk(hidden, k, eps, mask, threads, delta, seed)
         found: FoundTopK = self.codes.topk(hidden, k, eps, mask, threads, delta, seed)
         return found
 
@@ -46,7 +46,7 @@ class CodesReader:
         self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
     ) -> FoundLse:
         if not len(hidden):
-            return self.beneath.lse(hidden, eps, mask, threads, delta, seed)
+            return self.inner.lse(hidden, eps, mask, threads, delta, seed)
         found = self.codes.topk(hidden, 0, eps, mask, threads, delta, seed)
         return FoundLse(found.lse, found.error, found.rows, found.bytes, found.dense)
 
@@ -56,7 +56,7 @@ class CodesReader:
     ) -> FoundDraws:  # fmt: skip
         filters = (hidden, n, temperature, top_k, top_p, min_p, seed, row0, mask)
         if not self.native or not len(hidden):
-            return self.beneath.sample(*filters, threads, class0, delta, chance)
+            return self.inner.sample(*filters, threads, class0, delta, chance)
         found: FoundDraws = self.codes.sample(*filters, threads, class0, delta, chance)
         return found
 

@@ -1,4 +1,4 @@
-"""Classes that come and go: an engine over the settled rows, a mask of those that are gone, and a few rows beside.
+"""Classes that come and go: an engine over the settled rows, a mask of those that are gone, and a few added rows.
 
 ::
 
@@ -6,7 +6,7 @@
     fewer = more.without(ids)                     # never answered again, until a row comes back for them
     whole = fewer.compact()                       # one layer and one plan again, of the same kind
 
-    top-k    the k best of the settled classes that are there, and of the rows beside, which are all read
+    top-k    the k best of the settled classes that are there, and of the added rows, which are all read
     lse      logaddexp of the two           sample   the best key of the two, noise by id
 
 Ids never change: one that is gone keeps its place. What is proved of the two parts is proved of both. Nothing is copied but
@@ -61,7 +61,7 @@ class Changed(Merged):
     """The verbs of :class:`headlong.engines.base.Engine`. Made by ``with_rows`` and ``without``.
 
     ``settled``  the engine that was changed, and ``there [vocab]``: 1 where its class is still its own
-    ``rows``     the rows beside, as a layer, or None; ``ids`` their names, ascending; ``vocab`` ids that there were
+    ``rows``     the added rows, as a layer, or None; ``ids`` their names, ascending; ``vocab`` ids that there were
     """
 
     may_be_shard = True
@@ -93,11 +93,11 @@ class Changed(Merged):
 
     @property
     def _path(self) -> str:
-        return f"{self.name} and {len(self.ids)} rows beside"
+        return f"{self.name} and {len(self.ids)} added rows"
 
     @once
     def added(self) -> Engine | None:
-        """What reads the rows beside; its answers are proved."""
+        """What reads the added rows; its answers are proved."""
         if self.rows is None:
             return None
         return reading(self.rows, Full(), self.promise, threads=self.settled.threads, seed=self.settled.seed)
@@ -151,7 +151,7 @@ class Changed(Merged):
         return Changed(settled, self.there, rows, self.ids, self.layer.vocab)
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
-        """One file; ``layer=False`` leaves the settled layer out, not the rows beside."""
+        """One file; ``layer=False`` leaves the settled layer out, not the added rows."""
         changes = Changes(self.there, self.rows, self.ids, self.layer.vocab)
         write_engine(path, self.settled.kept()._replace(changes=changes), layer)
 
@@ -180,8 +180,8 @@ class Changed(Merged):
         if self.added is None:
             return logits
         places = np.minimum(np.searchsorted(self.ids, chosen), len(self.ids) - 1)
-        beside = of(self.added, hidden, places)
-        return np.where(self.ids[places] == chosen, beside, logits)
+        added = of(self.added, hidden, places)
+        return np.where(self.ids[places] == chosen, added, logits)
 
     def _every(self, call: Asked) -> tuple[Ids, Doubles]:
         ids = np.arange(self.layer.vocab) if call.mask is None else classes_of(call.mask[0])
@@ -203,15 +203,15 @@ class Changed(Merged):
         return call.mask is None or (self._alive is not None and call.mask is self._alive.mask)
 
     def _parts(self, call: Asked) -> list[PartEngine]:
-        """The settled classes and the rows beside, each with the marks of those that may be answered."""
-        own, beside = self._own, None
+        """The settled classes and the added rows, each with the marks of those that may be answered."""
+        own, added = self._own, None
         if not self._is_plain(call):
             assert call.mask is not None
             mask = call.mask[:, : len(self.there)]
             own = Marked(np.ascontiguousarray(mask if own is None else mask & own.mask))
-            beside = Marked(np.ascontiguousarray(call.mask[:, self.ids]))
+            added = Marked(np.ascontiguousarray(call.mask[:, self.ids]))
         found = [PartEngine(self.settled, None, own)]
-        return found if self.added is None else [*found, PartEngine(self.added, self.ids, beside)]
+        return found if self.added is None else [*found, PartEngine(self.added, self.ids, added)]
 
     def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
         if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.together is not None:
@@ -261,7 +261,7 @@ class Changed(Merged):
     def __repr__(self) -> str:
         gone = self.layer.vocab - int(self.there.sum()) - len(self.ids)
         return (
-            f"Changed({self.name}: vocab={self.layer.vocab}, dim={self.layer.dim}, {len(self.ids)} rows beside, {gone} gone, "
+            f"Changed({self.name}: vocab={self.layer.vocab}, dim={self.layer.dim}, {len(self.ids)} added rows, {gone} gone, "
             f"{self.promise})"
         )
 

@@ -1,4 +1,4 @@
-"""The parts of a layer with changes: settled classes and rows beside them, each an engine and what its classes are called.
+"""The parts of a layer with changes: settled classes and added rows, each an engine and what its classes are called.
 
 New rows are stored as the layer's are (a bound is about stored numbers), and new ids leave no gap: those of classes that are
 there or were, or the next ones.
@@ -26,13 +26,13 @@ from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
 from headlong.plan import MOST_SCORED, NEIGHBOURS
-from headlong.previews.blocks.boxes import blocks_beside
+from headlong.previews.blocks.boxes import blocks_in
 
 Ids = NDArray[np.int64]
 Places = NDArray[Any]
 
 AT_ONCE = 1 << 22
-"""Scores of rows beside that are held at once."""
+"""Scores of added rows that are held at once."""
 
 
 class PartEngine(NamedTuple):
@@ -68,7 +68,7 @@ class PartEngine(NamedTuple):
         yield from (slice(row, row + 1) for row in range(batch) if mask[row % len(mask)].any())
 
     def drawn(self, hidden: Doubles, rows: slice, filters: Filters) -> Sample:
-        """Draws for the queries ``rows`` of the call, keyed by name, filtered among this part. Rows beside are all scored."""
+        """Draws for the queries ``rows`` of the call, keyed by name, filtered among this part. Added rows are all scored."""
         mask = None if self.marks is None else self.marks.mask
         mask = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[rows])
         if self.names is None:
@@ -85,7 +85,7 @@ class PartEngine(NamedTuple):
 
 
 def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Direct | None:
-    """``topk`` of settled classes and rows beside them in one search over blocks, for calls that ask for ids alone.
+    """``topk`` of settled classes and added rows in one search over blocks, for calls that ask for ids alone.
 
     None where there are no blocks, or where their basis was not kept.
     """
@@ -99,13 +99,13 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
         places = (there[np.maximum(order, 0)] != 0).reshape(-1, NEIGHBOURS)
         search.keep_there(np.packbits(places, axis=1, bitorder="little").view("<u2").ravel())
     if rows is not None:
-        more = blocks_beside(plan, rows, native.threads(settled.threads))
+        more = blocks_in(plan, rows, native.threads(settled.threads))
         if more is None:
             return None
         longest = float(checked_norms(rows, native.threads(settled.threads)).max())
-        beside = native.blocks(rows.weight, rows.bias, more, MOST_SCORED, level, longest)
-        beside.name(ids)
-        search.put_beside(beside)
+        added = native.blocks(rows.weight, rows.bias, more, MOST_SCORED, level, longest)
+        added.name(ids)
+        search.put_beside(added)
     return direct_search(reader, search, settled.promise, settled.threads, f"{settled.name}/{reader.isa}")
 
 

@@ -45,10 +45,10 @@ def direct(
     ``bet``  how often a bet may be lost, and the seed of the rows that it draws
     """
     blocks = executor if isinstance(executor, BlockReader) else None
-    above = executor if blocks is None else blocks.beneath
+    above = executor if blocks is None else blocks.inner
     codes = above if isinstance(above, CodesReader) else None
-    beneath: Any = above if codes is None else codes.beneath
-    if not native.is_native(beneath) or (blocks is not None and blocks.affine is None):
+    inner: Any = above if codes is None else codes.inner
+    if not native.is_native(inner) or (blocks is not None and blocks.affine is None):
         return None
     numbers: dict[str, Any] = {}
     if codes is not None:
@@ -58,7 +58,7 @@ def direct(
         search = blocks.search.capsule
         numbers |= _of_blocks(blocks) | {"least": blocks.least, "samples": blocks.samples}
     kept = (promise.eps, *bet, promise.delta == 0 or codes is not None)
-    return _bound(beneath, search, (executor, codes), numbers, kept, link, threads, path)
+    return _bound(inner, search, (executor, codes), numbers, kept, link, threads, path)
 
 
 def direct_search(

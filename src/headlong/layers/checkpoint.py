@@ -215,7 +215,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     for name, file in shards.items():
         # a shard lies beside its index: a downloaded index must not reach for other files
         if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file or "\\" in file:
-            raise MalformedFileError(f"{index} puts {name!r} into {file!r}; expected a .safetensors file beside it")
+            raise MalformedFileError(f"{index} puts {name!r} into {file!r}; expected a .safetensors file next to it")
     return shards
 
 

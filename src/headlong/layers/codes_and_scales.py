@@ -210,7 +210,7 @@ def _places(size: int, groups: int, side: int | None, how: Stored) -> NDArray[np
     if side is None:
         raise MalformedFileError(
             f"{how.scale} has {groups} scales for {size} places of {how.codes}, and no quantization_config in config.json says "
-            "how many share one; put the model's config.json beside the file"
+            "how many share one; put the model's config.json next to the file"
         )
     if -(-size // side) != groups:
         raise MalformedFileError(

@@ -100,7 +100,7 @@ def test_changes_are_proved_and_so_is_what_they_come_to(kind: str) -> None:
     before = engine.topk(HIDDEN, 5)
     found = changed(engine, model)
     model.check(found)
-    assert isinstance(found, Changed) and "rows beside" in repr(found) and str(found.promise) in repr(found)
+    assert isinstance(found, Changed) and "added rows" in repr(found) and str(found.promise) in repr(found)
     assert (engine.topk(HIDDEN, 5).ids == before.ids).all()  # the engine that was changed is what it was
     one = found.compact()
     model.check(one)
@@ -141,7 +141,7 @@ def test_one_mask_for_a_batch_leaves_each_query_its_own_draw(allowed: np.ndarray
 
 
 def test_a_wide_nucleus_ranks_few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without rows beside, the settled engine filters; with some, all logits are read where many would be ranked."""
+    """Without added rows, the settled engine filters; with some, all logits are read where many would be ranked."""
     model, ranked = Model(), []
     gone = compiled("codes").without([3])
     both = gone.with_rows(MORE)

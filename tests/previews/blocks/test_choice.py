@@ -67,7 +67,7 @@ def test_a_batch_is_searched_for_up_to_as_many_classes_as_are_worth_it(monkeypat
     plan = made.plan._replace(blocks=made.plan.blocks._replace(most=64, batch=2, together=16))
     engine, asked = Engine(layer, made.method, plan, made.norms, made.promise), hidden[400:464]
     few, more = engine.topk(asked, 16), engine.topk(asked, 17)
-    assert few.proved.all() and not more.proved.all()  # codes are beneath
+    assert few.proved.all() and not more.proved.all()  # codes answer
     np.testing.assert_array_equal(few.ids[:, 0], more.ids[:, 0])
     assert engine.topk(asked, 16, exclude=np.arange(40)).proved.all()
     assert engine.sample(asked, top_k=10, seed=1).proved.all()

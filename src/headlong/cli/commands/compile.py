@@ -30,7 +30,7 @@ def compile(
     method: Method = "auto",
     eps: Eps = 0.01,
     delta: Delta = 1e-6,
-    log_probs: Annotated[bool, typer.Option(help="Whether log-probabilities are asked for beside ids.")] = True,
+    log_probs: Annotated[bool, typer.Option(help="Whether log-probabilities are asked for in addition to ids.")] = True,
     calibration: CalibrationFile = None,
     option: MethodOption = None,
     without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,

@@ -1,4 +1,4 @@
-"""Rotated codes of every class: a few bits of every coordinate, exact but for one query in many, or proved.
+"""Rotated codes of every class: a few bits of every coordinate; exact except with a chosen probability, or proved.
 
 A scan of the codes gives every class an estimate and a radius; those that could be among the best, and those that hold much of
 the mass, are scored exactly (``csrc/codes``). The rotation is drawn at compile time, so a likely radius holds for any hidden

@@ -139,7 +139,7 @@ def _normaliser(
 
 
 def kappa_of(events: float, delta: float) -> float:
-    """How many deviations none of ``events`` exceeds but for ``delta``; 0: what holds for certain is asked for."""
+    """How many deviations none of ``events`` exceeds except with probability ``delta``; 0: a proof is asked for."""
     return math.sqrt(2 * math.log(max(1.0, events) / delta)) if delta > 0 else 0.0
 
 

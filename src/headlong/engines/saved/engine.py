@@ -4,7 +4,7 @@ Written beside the old file and renamed; mapped on load. A bit that flips in a c
 proved and are wrong, so the file carries a checksum of all its bytes, and loading compares it unless ``verify`` is False.
 Nothing read is trusted beyond that: every array's type and shape is checked against the record before native code sees it,
 the numbers that bounds are made of (norms, scales, slacks, means) have to be finite, and executors are safe whatever codes
-and weights hold. An engine saved without its layer records the layer's checksum, and is refused beside any other.
+and weights hold. An engine saved without its layer records the layer's checksum, and is refused with any other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A structured engine as one safetensors file: its layer's arrays and a JSON record of options and promise.
 
 What an engine derives from its layer is derived again on load, so there is nothing else to trust or to check. An engine saved
-without its layer records the layer's checksum, and is refused beside any other.
+without its layer records the layer's checksum, and is refused with any other.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks:
     )  # fmt: skip
 
 
-def blocks_beside(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
+def blocks_in(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
     """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept, and
     where the plan has rays."""
     blocks = plan.blocks
