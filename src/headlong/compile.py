@@ -83,7 +83,7 @@ def compile(
                      less, and ``svd`` misses less. What is promised holds for every vector
     ``adapt``        True: the engine keeps copies of its first queries, compiles better and better plans from them in the
                      background (some seconds each, in a thread of low priority) and uses them. For "auto" and "codes".
-                     Where the whole layer is read anyway, there is nothing to learn, and the plain engine comes back
+                     Where the whole layer is read anyway, there is nothing to learn: an engine that does not adapt comes back
     ``threads``      of every call; None: ``HEADLONG_THREADS``, else ``OMP_NUM_THREADS``, else all processors
     ``device``       "cuda" or "cuda:N": an engine in that GPU's memory, which returns tensors there; "interpreter": its
                      kernels in Triton's interpreter, for tests; None: the device of the layer's weight

@@ -85,7 +85,7 @@ class Blocks(NamedTuple):
     ``least``         the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
     ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
                       a closer look has what is left of a class beside its ray
-    ``samples``       whether plain samples go by blocks
+    ``samples``       whether samples without filters go by blocks
     ``trial``         bytes, without the answers' rows, beyond which a search did not pay: where most did not, few are made
     """
 

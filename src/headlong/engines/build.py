@@ -1,7 +1,7 @@
 """One engine is built and checked: from a matrix and a method, one pass over the weights, the plan, the promise.
 
-What ``headlong.compile`` does for a plain layer, and what the engines of structured layers do for each of their matrices. Which
-method "auto" stands for is in :mod:`headlong.engines.method_choice`.
+What ``headlong.compile`` does for a layer of one matrix, and what the engines of structured layers do for each of their
+matrices. Which method "auto" stands for is in :mod:`headlong.engines.method_choice`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Common(ABC):
     draws_say_log_probs: ClassVar[bool] = True
     """Whether draws come with log-probabilities without being asked: not from a GPU, where that would wait for the CPU."""
     _direct: Direct | None = None
-    """One native call for each plain question, where a kind has that."""
+    """One native call for each question without a mask, where a kind has that."""
     _watch: WrittenTo | None = None
     """What sees writes to borrowed arrays, where a kind has some."""
 
@@ -116,7 +116,8 @@ class Common(ABC):
         ``seed``      a draw depends on (seed, position, class) alone, in any batch; None draws a fresh seed
         ``position``  the row's place in its text or stream; None numbers the rows of the call 0, 1, ...: rows with the same
                       seed and position share their noise
-        ``eps``       how far ``log_probs`` and ``kept`` may be off, None: what is promised; inf: ids alone, which reads less
+        ``eps``       how far ``log_probs`` and ``kept`` may be off, None: what is promised; inf: ids alone, from one scan
+                      of the layer, where the others may take two more
         ``ties``      of equal logits at the k-th place "ids" keeps the smaller ids, "all" all of them, as transformers does
         ``support``   True: the ids that the filters keep, too
         ``top_k``     as many as there are classes, or more, keeps all, as in transformers

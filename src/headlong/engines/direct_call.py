@@ -1,8 +1,8 @@
-"""One native call for a plain question: NumPy or torch vectors, no class mask, an engine whose executor is native.
+"""One native call for a question without a mask: NumPy or torch vectors, an engine whose executor is native.
 
 A decoder asks between other layers, when the caches are empty, and there Python's own steps (checks, the choice of what
 answers, nine small arrays) cost as much as the reading. ``csrc/bind/direct_call.cpp`` does the same steps in one call; it gives
-None for whatever is not plain: that goes the long way, where it is answered or refused in words.
+None for whatever it does not take: that goes the long way, where it is answered or refused in words.
 """
 
 from __future__ import annotations

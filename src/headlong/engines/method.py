@@ -24,7 +24,7 @@ from headlong.promise import Promise
 
 
 class EngineParts(NamedTuple):
-    """What an engine hands to a method that reads in a way of its own: its parts, and the plain executor for all that the
+    """What an engine hands to a method that reads in a way of its own: its parts, and the executor of rows for all that the
     method's reader does not do itself."""
 
     layer: Layer
@@ -56,7 +56,7 @@ class Method(ABC):
         return self
 
     def reader(self, engine: EngineParts) -> native.Executor | None:
-        """What answers instead of the plain executor; None: that one does."""
+        """What answers instead of the executor of rows; None: that one does."""
         return None
 
 

@@ -3,7 +3,7 @@
     log_prob = log_softmax(f(hidden @ weight.T + bias))            one scalar f for all classes and contexts
 
 Ranking is that of the raw logits, always; the loss is :mod:`headlong.heads.chunked_loss`'s: a step holds no more than the dense
-head's. ``to_layer()`` gives a plain layer whose link is the finished curve, which every engine reads with its proofs.
+head's. ``to_layer()`` gives a layer of one matrix whose link is the finished curve, which every engine reads with its proofs.
 """
 
 from __future__ import annotations

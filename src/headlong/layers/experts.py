@@ -68,7 +68,7 @@ class ExpertsLayer(StructuredLayer):
         return slice(int(self.starts[number]), int(self.starts[number + 1]))
 
     def expert(self, number: int) -> Layer:
-        """One expert as a plain layer that reads g x over its own classes: a view, not a copy."""
+        """One expert as a layer of one matrix that reads g x over its own classes: a view, not a copy."""
         return Layer(self.weight[self.part(number)])
 
     def tensors(self) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""The plain output layer: one matrix, a bias and a link.
+"""The output layer of one matrix, a bias and a link.
 
 ::
 

@@ -5,7 +5,7 @@
     log p = logits - lse             trees and bands: lse = 0 (but for rounding), logits are log-probabilities
 
 An engine of a kind gives four things for whole batches: its best ``k`` (:meth:`_best`), given classes
-(:meth:`_score`), every class (:meth:`_everything`) and plain draws (:meth:`_draw`). Here input is checked, masks and
+(:meth:`_score`), every class (:meth:`_everything`) and draws without filters (:meth:`_draw`). Here input is checked, masks and
 filters are applied, and answers get their shape. A mask that leaves few classes costs those classes; any other costs
 the whole distribution, as does a temperature or a nucleus that an engine cannot walk.
 """
@@ -112,7 +112,7 @@ class StructuredEngine(Bounded, ABC):
 
     @abstractmethod
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
-        """``filters.n`` plain draws: no filter is on, and the temperature is 1 unless ``draws_tempered``."""
+        """``filters.n`` draws: no filter is on, and the temperature is 1 unless ``draws_tempered``."""
 
     def _normalise(self, hidden: Doubles, eps: float) -> Scored:
         """The normaliser of all classes; ``logits`` are empty."""

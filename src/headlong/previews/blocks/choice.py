@@ -177,7 +177,7 @@ def _every(blocks: Blocks) -> float:
 
 
 def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float, always: bool) -> bool:
-    """Whether a plain sample takes less time by blocks, on some vectors: the noise of every class is made either way.
+    """Whether a sample without filters takes less time by blocks, on some vectors: the noise of every class is made either way.
     ``always``: it is enough that they can."""
     kind, *numbers = layer.link.lowered()
     if kind != "affine":
