@@ -79,8 +79,8 @@ def compile(
     ``method``       "auto", or one of ``headlong.engines.method.METHODS``; ``options`` are that method's
     ``delta``        for ids and log-probabilities together; 0: both are proved
     ``log_probs``    False: ids and logits alone are asked for, which reads less. A call may still name an ``eps``
-    ``calibration``  ``[n, dim]``, some thousands of hidden vectors like those of later queries. With them ``codes`` read
-                     less, and ``svd`` misses less. What is promised holds for every vector
+    ``calibration``  ``[n, dim]``, hidden vectors like those of later queries, about four for each dimension. With them
+                     ``codes`` read less, and ``svd`` misses less. What is promised holds for every vector
     ``adapt``        True: the engine keeps copies of its first queries, compiles better and better plans from them in the
                      background (some seconds each, in a thread of low priority) and uses them. For "auto" and "codes".
                      Where the whole layer is read anyway, there is nothing to learn: an engine that does not adapt comes back
