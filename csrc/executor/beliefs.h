@@ -21,7 +21,7 @@ struct Estimates {
     bool may_bet = false;
 };
 
-// For every class exp(estimate - shift), how far its term may be from that, and the sum of the former: see codes/normaliser.cpp.
+// For every class exp(estimate - shift), how far its term may be from that, and the sum of the former: see sampling/nucleus_from_intervals.cpp.
 struct Weighed {
     Scratch<float> middle, gap;
     double sum = 0;
