@@ -258,3 +258,11 @@ def test_large_heads_have_codes_by_hidden_vectors_of_their_own(
         assert found.generate(PROMPTS[1], 20, **sampled).ids == model.generate([PROMPTS[1]], 20, **sampled)[0].ids
     with Model(path, cache=tmp_path, n_ctx=64, n_threads=1, delta=0) as proved:
         assert proved.engine.name != "codes" and proved.engine.promise.delta == 0
+
+
+@pytest.mark.parametrize("dim", [256, 576, 640, 1024, 2048, 4096, 300])
+def test_segments_of_codes_follow_one_another(dim: int) -> None:
+    found = head.segments(dim)
+    assert [0, *(stop for _, stop, _ in found)] == [*(start for start, _, _ in found), dim]
+    assert all(stop - start >= head.BLOCK and (stop % head.BLOCK == 0 or stop == dim) for start, stop, _ in found)
+    assert [bits for *_, bits in found] == [8, *[3] * (len(found) - 1)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,8 @@ Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Limits = dict[str, Any]
 """``allowed=`` and ``exclude=`` of an engine's verbs."""
-BITS = 3.5
-"""Of a coordinate on average. A step reads the codes from memory, not from caches: bytes decide. Of 2.5 to 4.5 bits on two
-models these took least, or nearly so, for likeliest tokens, draws and nuclei alike; fewer leave nuclei too open."""
+BLOCK, TURNED = 32, 1024
+"""Coordinates of a group of codes, and of a rotation at most: larger ones take long to make."""
 LEAST_DIM, LEAST_WEIGHTS = 256, 1 << 22
 """Smaller heads are read in microseconds in any way."""
 NOTHING = Cost(np.zeros(1, np.int64), np.zeros(1), np.zeros(1, bool), "")
@@ -44,10 +44,22 @@ def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: fl
             path.unlink(missing_ok=True)
     options: dict[str, Any] = {"eps": eps, "delta": delta, "threads": threads}
     if delta > 0 and layer.dim >= LEAST_DIM and layer.vocab * layer.dim >= LEAST_WEIGHTS:
-        options |= {"method": "codes", "bits": BITS, "calibration": vectors()}
+        options |= {"method": "codes", "segments": segments(layer.dim), "calibration": vectors()}
     engine = headlong.compile(layer, **options)
     engine.save(path, layer=False)
     return engine
+
+
+def segments(dim: int) -> tuple[tuple[int, int, int], ...]:
+    """Eight bits of an eighth of the directions, in which hidden vectors vary most, and three of the others.
+
+    A step reads the codes from memory, not from caches: bytes decide. Next to all questions are for ids and draws, which three
+    bits settle (on heads of four shapes; two leave nuclei too open); the first directions make normalisers narrow, too.
+    """
+    lead = max(BLOCK, dim // 8 // BLOCK * BLOCK)
+    parts = -(-(dim - lead) // TURNED)
+    edges = [lead + (dim - lead) * part // parts // BLOCK * BLOCK for part in range(parts)] + [dim]
+    return ((0, lead, 8), *((start, stop, 3) for start, stop in pairwise(edges)))
 
 
 class Head:
