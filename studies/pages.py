@@ -142,9 +142,9 @@ def hierarchical(part: str = "") -> str:
     found = []
     for line in rows(f"vlasova-softmax.hierarchical{part}"):
         got = line["got"]
-        numbers = [f"{got[name]:.4g}" if name in got else "" for name in ("perplexity", "top10", "rows")]
-        found.append((line["setting"]["head"], *numbers))
-    return markdown(("head", "perplexity", "of the ten best", "rows read"), found)
+        numbers = [f"{got[name]:.4g}" for name in ("perplexity", "top10", "rows")]
+        found.append((line["setting"]["head"], *numbers, f"{got['read']:.1%}"))
+    return markdown(("head", "perplexity", "of the ten best", "exact rows", "of a float32 layer's bytes"), found)
 
 
 def languages() -> str:
