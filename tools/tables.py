@@ -214,7 +214,7 @@ def stored(name: str) -> dict[str, Any] | None:
 
 OUTCOMES = {
     "read": "logits are the model's own", "refused": "refused with a sentence", "wrong": "wrong",
-    "not built": "not built small by transformers",
+    "not built": "not built by transformers",
 }  # fmt: skip
 
 
@@ -225,9 +225,30 @@ def transformers_heads() -> str:
         return "No committed run yet: `python tests/helpers/tiny_classes.py --json results/transformers-heads.json`."
     counts = Counter((one["group"], one["outcome"]) for one in found["classes"])
     rows = [(group, *(str(counts[group, one]) for one in OUTCOMES)) for group in dict.fromkeys(group for group, _ in counts)]
-    refused = sorted({one["family"] for one in found["classes"] if one["outcome"] == "refused"})
-    caption = f"transformers {found['transformers']}. Refused: {', '.join(refused)}."
-    return markdown(ReportTable("", ("classes", *OUTCOMES.values()), tuple(rows), caption))
+    caption = f"transformers {found['transformers']}."
+    why: dict[str, list[str]] = {}
+    for one in sorted(found["classes"], key=lambda one: (one["outcome"] != "refused", one["family"])):
+        if one["outcome"] in ("refused", "not built"):
+            why.setdefault(reason(one), []).append(one["family"])
+    reasons = tuple((", ".join(dict.fromkeys(families)), words) for words, families in why.items())
+    counted = markdown(ReportTable("", ("classes", *OUTCOMES.values()), tuple(rows), caption))
+    return counted + "\n\n" + markdown(ReportTable("", ("families", "why not"), reasons, ""))
+
+
+def reason(one: dict[str, str]) -> str:
+    """What was said of a class, without its names: the first clause of a refusal, or transformers' own words."""
+    if one["outcome"] == "not built":
+        return "not built: " + one["said"].removeprefix("ValueError: ").removesuffix(".")
+    said = one["said"].partition(";")[0].partition(", which is not one")[0]
+    if "could all be it" in said:
+        return "several embeddings could be the head"
+    if "has a head of two" in said:
+        return "the head is two matrices"
+    if " does to the logits" in said:
+        return "what `" + said.removeprefix("what ").partition("=")[0] + "` does to the logits is not known"
+    if "no tied embedding" in said:
+        return "no head and no tied embedding under a usual name: `weight=` names it"
+    return said.replace(f"a {one['family']} model ", "").replace(f"an {one['family']} model ", "")
 
 
 def llama_families() -> str:

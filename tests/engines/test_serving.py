@@ -20,7 +20,7 @@ from scipy.stats import chisquare
 import headlong as hl
 from headlong.bench import real_layers
 from headlong.encode.basis import basis_for, energy
-from headlong.encode.segments import led_by_eight
+from headlong.encode.segments import lead, led_by_eight
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
 from headlong.errors import DataError, MissingPackageError
@@ -62,7 +62,7 @@ def coded(threads: int) -> Engine:
     """By rotated codes whatever the clock says: other machines are to see the same."""
     layer, calibration = asked().layer, asked().calibration.astype(np.float64)
     basis = basis_for(layer, calibration)
-    codes = codes_of(layer, basis, led_by_eight(energy(layer, basis, calibration), 8), 0)
+    codes = codes_of(layer, basis, led_by_eight(lead(energy(layer, basis, calibration)), [(layer.dim, 8)]), 0)
     plain = hl.compile(layer, "codes", threads=threads)
     return plain.with_plan(plain.plan._replace(codes=codes), plain.promise, "rotated codes")
 

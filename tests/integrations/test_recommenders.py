@@ -106,6 +106,23 @@ def test_rankings_are_those_of_rectools(distance: str, filtered: bool, some: boo
         HeadlongRanker(kind, users, items).rank(ids, 3, filter_pairs_csr=liked()[:2])
 
 
+@pytest.mark.filterwarnings("ignore")  # of RecBole's own
+def test_metrics_are_those_of_recbole() -> None:
+    """RecBole divides recall by all held items; the two are one where no user has more than k."""
+    metrics = pytest.importorskip("recbole.evaluator.metrics", reason="recbole, or what it needs, is not installed")
+    rng = np.random.default_rng(3)
+    users, items = rng.standard_normal((USERS, DIM)), rng.standard_normal((ITEMS, DIM)).astype(np.float32)
+    held = scipy.sparse.csr_matrix(np.eye(ITEMS, dtype=np.float32)[rng.integers(0, ITEMS, (USERS, 4))].sum(axis=1))
+    engine, seen = headlong.compile(headlong.Layer(items), threads=1), liked()
+    found = evaluate(engine, users, held, seen=seen, k=(5, 20))
+    ids = engine.topk(users, 20, exclude=seen).ids
+    positive = (np.take_along_axis(held.toarray(), ids, axis=1) > 0).astype(int)
+    for name, ours in (("Recall", found.recall), ("NDCG", found.ndcg)):
+        metric = getattr(metrics, name)({"topk": [5, 20], "metric_decimal_place": 12})
+        theirs = metric.metric_info(positive.astype(bool), np.diff(held.indptr)).mean(axis=0)
+        assert ours[5] == pytest.approx(theirs[4]) and ours[20] == pytest.approx(theirs[19]) and ours[20] > 0
+
+
 def test_metrics_are_their_definitions() -> None:
     rng = np.random.default_rng(0)
     users, items = rng.standard_normal((USERS, DIM)), rng.standard_normal((ITEMS, DIM)).astype(np.float32)

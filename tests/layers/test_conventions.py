@@ -27,7 +27,8 @@ CLASSES = [(family, model) for _, family, model in tiny_classes.classes()]
 OWN = [one for one in CLASSES if one[0] in {*CONVENTIONS, *NO_LINK, *AROUND}]
 CHOSEN = OWN + [one for one in CLASSES if one not in OWN][::EVERY]
 BUILT = {
-    "beam", "cohere", "cohere2", "cohere2_moe", "falcon_h1", "gemma2", "gemma3_text", "gemma4_text", "granite", "granite_swa",
+    "beam", "cohere", "cohere2", "cohere2_moe", "diffusion_gemma", "falcon_h1", "gemma3n_text", "granite4_vision",
+    "gemma2", "gemma3_text", "gemma4_text", "granite", "granite_swa",
     "granitemoe", "granitemoehybrid", "hyperclovax", "nanochat", "recurrent_gemma", "t5gemma2", "vaultgemma", "xlstm",
 }  # fmt: skip
 """Families of the table that transformers builds at these sizes; others need more packages, or larger sizes."""

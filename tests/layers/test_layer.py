@@ -186,6 +186,11 @@ def test_a_head_that_is_not_there_is_not_guessed(tmp_path: Path) -> None:
     put(tmp_path, {"model.embed_tokens.weight": WEIGHT}, {"tie_word_embeddings": False})
     with pytest.raises(MissingTensorError, match="no tied embedding was found"):
         Layer.load(tmp_path)
+    words = {"mobilebert.embeddings.word_embeddings.weight": WEIGHT, "cls.predictions.dense.weight": WEIGHT.T}
+    put(tmp_path, words, {"architectures": ["MobileBertForMaskedLM"]})
+    with pytest.raises(MissingTensorError, match=r"has a head of two matrices, mobilebert\.embeddings.*put them side by side"):
+        Layer.load(tmp_path)
+    put(tmp_path, {"model.embed_tokens.weight": WEIGHT})
     with pytest.raises(MissingTensorError, match=r"no tensor 'head'; its matrices are model\.embed_tokens\.weight"):
         Layer.load(tmp_path, weight="head")
 

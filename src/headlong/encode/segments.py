@@ -30,10 +30,13 @@ BITS, REST = (4.5, 2.6), 5
 or that."""
 TURNED = 512
 """Coordinates of a rotation: larger ones take long to make."""
-ROOM = 0.9
-"""Of the bytes of packed rows, which codes and rotation may take: an engine is to be no larger than twice its head."""
+ROOM, OF_CLASS, MOST_PACKED = 0.95, 28, 1.1
+"""Of the bytes of packed rows, what codes, rotation and so many bytes a class may take: an engine is to be no larger than twice
+its head. Rows are packed that take no more bytes a weight than the last."""
 LED = 0.7
 """Of the energy, in the coordinates of two planes."""
+Runs = list[tuple[int, int]]
+"""``(stop, bits)`` of coordinates that follow one another."""
 
 
 def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
@@ -61,36 +64,49 @@ def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
     )
 
 
-def led_by_eight(energy: Doubles, bits: int) -> tuple[Segment, ...]:
-    """Eight bits, and two planes of the query, of the first coordinates, which hold most of the energy; ``bits`` of the rest.
+def lead(energy: Doubles) -> int:
+    """Of the first coordinates, which hold most of the energy: as many as have eight bits and two planes of the query.
 
     What the rounding of a query adds to the errors of a code of eight bits is as large as those: a second plane of few
     coordinates takes the most of it away.
     """
-    if len(energy) < BLOCK + BLOCK // 2:
-        return (Segment(0, len(energy), 8, 2),)
-    most = max(BLOCK, len(energy) // 4 // BLOCK * BLOCK)
-    lead = min(most, (int(np.searchsorted(np.cumsum(energy), LED * energy.sum())) // BLOCK + 1) * BLOCK)
-    return (Segment(0, lead, 8, 2), Segment(lead, len(energy), bits))
+    dim = len(energy)
+    if dim < BLOCK + BLOCK // 2:
+        return dim
+    most = max(BLOCK, dim // 4 // BLOCK * BLOCK)
+    return min(most, (int(np.searchsorted(np.cumsum(energy), LED * energy.sum())) // BLOCK + 1) * BLOCK)
+
+
+def led_by_eight(first: int, runs: Runs) -> tuple[Segment, ...]:
+    """Eight bits in two planes of the ``first`` coordinates, then ``runs``."""
+    starts = [first, *(stop for stop, _ in runs)]
+    return (Segment(0, first, 8, 2), *(Segment(start, *run) for start, run in zip(starts, runs, strict=False)))
 
 
 def uniform(layer: Layer) -> tuple[Segment, ...]:
-    """Eight bits of every coordinate, in runs of :data:`TURNED` coordinates. Where rows are stored in less than a byte a
-    weight, six, and five in as many runs as it takes for codes and rotation to be no larger than :data:`ROOM` of the rows."""
-    dim, bits = layer.dim, most_bits(layer)
+    """Eight bits of every coordinate, or what fits, in runs of :data:`TURNED` coordinates."""
+    dim, runs = layer.dim, fitting(layer, 0)
     edges = [*range(0, dim - TURNED // 2, TURNED), dim] if dim > TURNED else [0, dim]
-    runs = [Segment(start, stop, bits) for start, stop in pairwise(edges)]
-    room = ROOM * layer.row_bytes - 4 * dim * dim / layer.vocab
-    for place in reversed(range(len(runs))):
-        if bits == 8 or sum(run.bits * (run.stop - run.start) for run in runs) <= 8 * room:
-            break
-        runs[place] = runs[place]._replace(bits=5)
-    return tuple(runs)
+    edges = sorted({*edges, *(stop for stop, _ in runs)})
+    bits = [next(bits for end, bits in runs if stop <= end) for stop in edges[1:]]
+    return tuple(Segment(*pair, many) for pair, many in zip(pairwise(edges), bits, strict=True))
 
 
-def most_bits(layer: Layer) -> int:
-    """Of a code: see :func:`uniform`."""
-    return 6 if layer.row_bytes < layer.dim else 8
+def fitting(layer: Layer, start: int) -> Runs:
+    """The coordinates from ``start`` on, before which there are eight bits each: eight, too, or where rows are packed the
+    most, in two widths, that keep what an engine adds within :data:`ROOM` of the rows; at the least :data:`REST`, or behind
+    such coordinates four."""
+    dim = layer.dim
+    if start == dim or layer.row_bytes > MOST_PACKED * dim:
+        return [(dim, 8)][start == dim :]
+    left = 8 * (ROOM * layer.row_bytes - OF_CLASS - 4 * dim * dim / layer.vocab - start)
+    for high, low in ((8, 6), (6, 5), (5, 4))[: 3 if start else 2]:
+        wide = int((left - low * (dim - start)) / (high - low)) // BLOCK * BLOCK
+        if wide > 0:
+            stop = min(start + wide, dim)
+            stop -= BLOCK * (0 < dim - stop < BLOCK // 2)
+            return [run for run in ((stop, high), (dim, low)) if run[0] > start][: 1 + (stop < dim)]
+    return [(dim, 4 if start else REST)]
 
 
 def plausible(layer: Layer, energy: Doubles, wanted: Promise) -> list[tuple[Segment, ...]]:
@@ -98,8 +114,10 @@ def plausible(layer: Layer, energy: Doubles, wanted: Promise) -> list[tuple[Segm
     fewer bits may be faster where memory is slow, or, as with AVX2, products of bytes are."""
     if math.isinf(wanted.eps):
         return [by_water_filling(energy, bits) for bits in BITS]
-    found = [led_by_eight(energy, bits) for bits in (most_bits(layer), REST)]
-    return found if found[0] != found[1] else found[:1]
+    first = lead(energy)
+    runs = fitting(layer, first)
+    fewer = [(layer.dim, REST)] if any(bits > REST for _, bits in runs) else []
+    return [led_by_eight(first, some) for some in (runs, fewer) if some is runs or some]
 
 
 def merged(runs: list[Segment]) -> tuple[Segment, ...]:

@@ -32,6 +32,7 @@ from headlong.errors import DtypeError, InputError, OptionError, named
 from headlong.integrations.generation.decoding import ACCELERATED, Generate, generate, headlong_generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
 from headlong.integrations.generation.inspect_model import AfterLayer, calibration_of, one_step, post_head, put, vectors_of_text
+from headlong.number_checks import flag
 
 __all__ = ["FastHead", "accelerate", "generate", "headlong_generate", "restore"]
 
@@ -64,6 +65,8 @@ def accelerate(
     """
     linear = output_layer_of(model)
     _check(linear)
+    flag(generate, "generate")
+    flag(generate, "generate")
     if text is not None and calibration is not None:
         raise OptionError("text and calibration were given; expected one of them")
     modes = [(module, module.training) for module in model.modules()]
@@ -75,7 +78,8 @@ def accelerate(
             if text is not None:
                 hidden = vectors_of_text(model, linear, text, tokenizer)
             options.setdefault("threads", torch.get_num_threads())
-            if hidden is None and "seed" not in options and options.get("method", "auto") in ADAPTED:
+            method = options.get("method", "auto")
+            if hidden is None and "seed" not in options and isinstance(method, str) and method in ADAPTED:
                 options.setdefault("adapt", True)
             layer = headlong.Layer(linear.weight.detach(), _bias(linear, seen), seen.link, name="lm_head.weight")
             engine = headlong.compile(layer, eps=eps, delta=delta, calibration=hidden, **options)

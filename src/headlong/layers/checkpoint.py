@@ -45,6 +45,8 @@ EMBEDDINGS = (
 SHARED_BIAS = "final_logits_bias"
 """What BART and its like add to the logits, ``[1, vocab]``."""
 WORDS = re.compile(r"(^|\.)embeddings\.(word|tok)_embeddings\.weight$")
+BESIDE_WORDS = "cls.predictions.dense.weight"
+"""MobileBERT's hidden vectors are longer than its embedding: its head is the embedding and these further columns."""
 DECODERS = ("cls.predictions.decoder.weight", "lm_head.decoder.weight")
 """Of BERT and its like: the input embedding, which a tied head shares, and the head of its own."""
 BIASES_OF_WORDS = (
@@ -148,6 +150,11 @@ class Checkpoint:
             raise MissingTensorError(
                 f"{self.name} holds a {headless[0]}, which has no output layer: {' and '.join(tied)} embeds its inputs; "
                 "pass weight= if that is the matrix to be read"
+            )
+        if not heads and BESIDE_WORDS in self._shards:
+            raise MissingTensorError(
+                f"{self.name} has a head of two matrices, {' and '.join(tied)} and the transposed {BESIDE_WORDS}; put them "
+                "side by side, [vocab, hidden_size], and pass that to Layer(weight)"
             )
         if len(tied) != 1:
             reason = f"{' and '.join(tied)} could all be it" if tied else "no tied embedding was found in its place"

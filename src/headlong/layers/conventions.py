@@ -65,6 +65,8 @@ AROUND = (
 )  # fmt: skip
 """Families whose logits are those of the language model that they hold, whatever it is."""
 NO_LINK = {
+    "gemma4_assistant": "may set the logits outside of some clusters to one number",
+    "gemma4_unified_assistant": "may set the logits outside of some clusters to one number",
     "chameleon": "sets the logits of its image tokens to the least number",
     "muse_glimmer": "multiplies its logits and then caps them",
     "muse_spark": "multiplies its logits and then caps them",

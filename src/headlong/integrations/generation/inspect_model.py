@@ -13,14 +13,14 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.logging import tqdm
 
 import headlong
-from headlong.errors import IdError, InputError, OptionError
+from headlong.arrays import as_numpy
+from headlong.errors import IdError, InputError, OptionError, named
 from headlong.integrations.generation.score_maps import link_between
 
 RAMP = 60.0
@@ -118,8 +118,8 @@ def calibration_of(model: Any, linear: nn.Linear, given: Any) -> Any:
     if given is None:
         return None
     try:
-        array = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
-    except (TypeError, ValueError) as error:
+        array = given if isinstance(given, Tensor) else torch.as_tensor(as_numpy(given, "calibration"))
+    except (TypeError, ValueError) as error:  # DtypeError, too
         raise OptionError("calibration is not an array of numbers; expected token ids [batch, length] of one length") from error
     if array.is_floating_point():
         return array
@@ -127,7 +127,7 @@ def calibration_of(model: Any, linear: nn.Linear, given: Any) -> Any:
 
 
 def _checked_ids(model: Any, ids: Tensor) -> Tensor:
-    if ids.ndim != 2 or not ids.numel() or ids.dtype == torch.bool:
+    if ids.ndim != 2 or not ids.numel() or ids.dtype == torch.bool or ids.is_complex():
         raise OptionError(
             f"calibration has shape {list(ids.shape)} and type {ids.dtype}; expected token ids [batch, length], at least one, "
             "or vectors [n, dim]"
@@ -164,9 +164,15 @@ def vectors_of_text(model: Any, linear: nn.Linear, text: Any, tokenizer: Any) ->
 
 
 def _tokens(tokenizer: Any, piece: str) -> list[int]:
-    found = tokenizer(piece)
-    ids = found["input_ids"] if hasattr(found, "keys") else found
-    return [int(token) for token in ids]
+    try:
+        found = tokenizer(piece)
+        ids = found["input_ids"] if hasattr(found, "keys") else found
+        return [int(token) for token in ids]
+    except Exception as error:  # whatever is called may raise anything
+        raise OptionError(
+            f"tokenizer is {named(tokenizer)}, which did not turn {piece!r:.60} into token ids ({error}); expected that of the "
+            "model: AutoTokenizer.from_pretrained(...)"
+        ) from error
 
 
 def one_step(model: Any, linear: nn.Linear) -> tuple[Tensor, float]:

@@ -5,8 +5,8 @@
     recall@k = mean over users of |best k of u, and held of u| / min(k, |held of u|)
     ndcg@k   = mean over users of sum_r [rank r is held] / log2(r + 1)  /  sum_{r <= min(k, held)} 1 / log2(r + 1)
 
-Users without a held item count in neither mean. Items that a user has seen are left out before anything is ranked, so nothing
-is sampled and no score is masked afterwards.
+RecBole divides recall by all held items, however small k is. Users without a held item count in neither mean. Items that a
+user has seen are left out before anything is ranked, so nothing is sampled and no score is masked afterwards.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headlong.arrays import hidden_rows
 from headlong.errors import InputError, ShapeError, named
 from headlong.number_checks import wholes
 
@@ -37,6 +38,9 @@ def evaluate(engine: Any, hidden: Any, held: Any, *, seen: Any = None, k: Sequen
     ks = sorted(set(wholes(k, "k", 1, 2**40)))
     if not ks:
         raise InputError("k is empty; expected whole numbers from 1")
+    if not hasattr(engine, "layer") or not callable(getattr(engine, "topk", None)):
+        raise InputError(f"engine is {named(engine)}; expected one over the items: headlong.compile(headlong.Layer(items))")
+    hidden = hidden_rows(hidden, engine.layer.dim, vocab=engine.layer.vocab)
     for name, rows in (("held", held), ("seen", seen)):
         if getattr(rows, "format", None) != "csr" and (name == "held" or rows is not None):
             raise InputError(f"{name} is {named(rows)}; expected SciPy's CSR rows [users, items]")

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 import headlong
-from headlong.errors import IdError, InputError, OptionError, named
+from headlong.arrays import as_numpy, checked_ids
+from headlong.errors import InputError, OptionError, named
+from headlong.number_checks import flag, whole
 
 LEAST = -float(np.finfo(np.float32).max)
 """The score of what is left out, as implicit has it."""
@@ -70,17 +72,23 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
         items: Any = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """``ids, scores [N]`` of one user, ``[users, N]`` of several; ``user_items`` has a row for each of them."""
-        one = np.isscalar(userid)
-        users = np.atleast_1d(userid)
-        if filter_already_liked_items or recalculate_user:
+        seen, again = flag(filter_already_liked_items, "filter_already_liked_items"), flag(recalculate_user, "recalculate_user")
+        users = as_numpy(userid, "userid")
+        if users.ndim > 1 or users.dtype.kind not in "iu":
+            raise InputError(f"userid is {named(userid)}; expected a user's number, or an array of them")
+        one, users = users.ndim == 0, np.atleast_1d(users)
+        if seen or again:
             _check_rows(user_items, len(users))
         if items is not None and filter_items is not None:
             raise OptionError("items and filter_items were given; expected one of them")
-        hidden = np.atleast_2d(self.model._user_factor(userid, user_items, recalculate_user))  # noqa: SLF001
-        left_out = _seen(user_items, filter_items) if filter_already_liked_items else filter_items
-        allowed = None if items is None else _checked(items, self.engine.layer.vocab)
+        hidden = np.atleast_2d(self.model._user_factor(userid, user_items, again))  # noqa: SLF001
+        if filter_items is not None:
+            filter_items = ids_of(filter_items, "filter_items", self.engine.layer.vocab)
+        left_out = _seen(user_items, filter_items) if seen else filter_items
+        allowed = None if items is None else ids_of(items, "items", self.engine.layer.vocab)
         most = self.engine.layer.vocab if allowed is None else len(allowed)
-        top = self.engine.topk(np.ascontiguousarray(hidden), min(N, most), allowed=allowed, exclude=left_out)
+        many = min(whole(N, "N", 1, 2**40), most)
+        top = self.engine.topk(np.ascontiguousarray(hidden), many, allowed=allowed, exclude=left_out)
         ids = top.ids.astype(np.int32)
         scores = np.where(ids < 0, LEAST, top.logits).astype(np.float32)
         return (ids[0], scores[0]) if one else (ids, scores)
@@ -107,11 +115,12 @@ def _check_rows(user_items: Any, users: int) -> None:
         )
 
 
-def _checked(items: Any, count: int) -> NDArray[np.int64]:
-    ids = np.unique(np.asarray(items, np.int64))
-    if not len(ids) or ids[0] < 0 or ids[-1] >= count:
-        raise IdError(f"items holds {ids[:1]} to {ids[-1:]}; expected items from 0 to {count - 1}")
-    return ids
+def ids_of(items: Any, name: str, count: int) -> NDArray[np.int64]:
+    """Sorted, each once."""
+    array = as_numpy(items, name)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not (len(array) or name == "filter_items"):
+        raise InputError(f"{name} is {named(items)}; expected items from 0 to {count - 1}, one after the other")
+    return np.unique(checked_ids(array, count, name))
 
 
 def _seen(user_items: Any, more: Any) -> Any:
@@ -119,4 +128,4 @@ def _seen(user_items: Any, more: Any) -> Any:
     if more is None or not len(more):
         return user_items
     rows = np.split(user_items.indices, user_items.indptr[1:-1])
-    return [np.concatenate([row, np.asarray(more)]) for row in rows]
+    return [np.concatenate([row, more]) for row in rows]
