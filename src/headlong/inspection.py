@@ -96,9 +96,9 @@ def widths_of(engine: Engine, hidden: Doubles) -> Doubles:
     return np.minimum(2 * radius, FLOAT32_MAX)
 
 
-def synthetic_hidden(layer: Layer, count: int, seed: int = 0) -> Doubles:
+def synthetic_hidden(layer: Layer, count: int) -> Doubles:
     """Isotropic directions, of the length at which the likeliest class has probability 0.3 in the median."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     directions = rng.standard_normal((min(count, 16), layer.dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     z = np.concatenate([directions @ rows.T for rows in _blocks(layer)], axis=1)

@@ -23,7 +23,7 @@ from headlong.bench.measure import (
     read_run,
     write_run,
 )
-from headlong.errors import MalformedFileError, StoreError
+from headlong.errors import MalformedFileError
 
 QUICK = Schedule(rounds=4, settle=1, calls=2, pause=0.0)
 
@@ -99,14 +99,6 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
     path.write_text(text)
     with pytest.raises(MalformedFileError, match=message):
         read_run(path)
-
-
-def test_files_that_cannot_be_reached(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be read"):
-        read_run(tmp_path / "none.json")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be written"):
-        write_run(tmp_path / "file" / "run.json", {"runs": []})
 
 
 def test_the_environment_names_machine_and_versions_but_no_place() -> None:

@@ -18,7 +18,6 @@ from headlong.cli.main import app
 from headlong.cli.refused_formats import as_hidden, as_layer, kind
 from headlong.cli.terminal import bars, plain_lines
 from headlong.errors import OptionError, ShapeError
-from headlong.inspection import inspect
 
 
 @pytest.fixture(autouse=True)
@@ -142,18 +141,6 @@ def test_options_are_named_as_they_are_typed(files: Path) -> None:
     assert "-k is 900" in refused("topk", files / "layer.safetensors", files / "h.npy", "-k", 900)
     line = refused("bench", files / "layer.safetensors", "--way", "sideways")
     assert "--way is sideways; expected cold or loop, or both" in line
-
-
-@pytest.mark.parametrize(("vocab", "dim"), [(200, 16), (20_000, 128)])
-def test_inspect_and_compile_advise_the_same(rng: np.random.Generator, vocab: int, dim: int) -> None:
-    from headlong.inspection import advice
-
-    layer = hl.Layer(rng.standard_normal((vocab, dim), np.float32) * np.linspace(2, 0.01, dim, dtype=np.float32))
-    found = list(advice(inspect(layer, None, 5, 1, lambda done, total: None)))
-    engine = hl.compile(layer)
-    assert found[0] == (f"compile takes '{engine.name}'", engine.reason)
-    others = {"full", "codes", "svd", "adaptive"} - {engine.name}
-    assert not any(f"method='{name}'" in word for line in found for word in line for name in others)
 
 
 @pytest.mark.parametrize("more", [0, 256, 512])

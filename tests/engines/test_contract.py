@@ -101,7 +101,9 @@ def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarra
     assert np.isfinite(np.asarray(engine.lse(hidden).lse)).all()
     drawn = engine.sample(hidden, 2, seed=5)
     assert drawn.ids.shape == (2, 2) and (drawn.ids == engine.sample(hidden, 2, seed=5).ids).all()
-    assert engine.topk(hidden[:0], 3).ids.shape == (0, 3)
+    assert engine.topk(hidden[:0], 3).ids.shape == (0, 3) and engine.lse(hidden[:0]).lse.shape == (0,)
+    assert engine.sample(hidden[:0], 2).ids.shape == (0, 2)
+    assert engine.log_prob(hidden[:0], np.zeros((0, 4), np.int64)).log_probs.shape == (0, 4)
     counted = engine.check(hidden, 3)
     assert counted.holds and counted.promise == engine.promise
     assert (counted.ids is None) == (engine.promise.delta == 1)

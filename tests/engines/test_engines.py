@@ -251,16 +251,6 @@ def test_a_batch_is_a_loop(level: str, method: str) -> None:
         assert (again.ids[0] == drawn.ids[b]).all() and (again.score[0] == drawn.score[b]).all()
 
 
-def test_empty_batches(level: str, method: str) -> None:
-    engine, hidden = small(method)
-    none = hidden[:0]
-    assert engine.topk(none, 3).ids.shape == (0, 3) and engine.topk(none, 3).lse.shape == (0,)
-    assert engine.lse(none).lse.shape == (0,) and engine.sample(none, 2).ids.shape == (0, 2)
-    assert engine.log_prob(none, np.zeros((0, 4), np.int64)).log_probs.shape == (0, 4)
-    assert engine.log_prob(hidden, np.zeros((5, 0), np.int64)).log_probs.shape == (5, 0)
-    assert engine.topk(none, 3, allowed=[1, 2, 3]).ids.shape == (0, 3)
-
-
 MASKS: dict[str, dict[str, Any]] = {
     "few for all": {"allowed": np.array([5, 17, 4, 2999])},
     "few for each": {"allowed": [[1, 2], [3], [2999, 7, 9, 11], [0, 1, 2, 3], [8]]},

@@ -58,12 +58,3 @@ def test_rows_that_are_nearly_one_row_are_told_apart_by_codes_of_what_differs(le
         top = hl.compile(layer, "codes", eps=0.02, delta=0.0, threads=2).topk(hidden[row : row + 1], 10)
         assert not top.cost.dense.any() and top.proved.all() and (top.error <= 0.02).all()
         check_topk(found.logits[row], top.ids[0], top.logits[0], 2 * found.rounding[row])
-
-
-def test_a_class_that_carries_all_mass_is_not_taken_for_a_flat_layer() -> None:
-    rng = np.random.default_rng(4)
-    weight = rng.standard_normal((VOCAB, DIM)) / DIM**0.5
-    hidden = rng.standard_normal((4, DIM))
-    weight[100] = 6 * hidden.mean(axis=0)  # 100: a class of the sample
-    top = hl.compile(hl.Layer(weight.astype(np.float32)), "codes", eps=0.02, delta=0.0).topk(hidden, 10)
-    assert not top.cost.dense.any() and (top.ids[:, 0] == 100).all() and (top.error <= 0.02).all()

@@ -74,15 +74,6 @@ def test_unusable_masks_are_refused(marks: str, ids: Any, error: type[InputError
         class_mask(ids, None, 2, 5)
 
 
-def test_the_native_module_marks_what_it_can(marks: str) -> None:
-    there = marks == "native"
-    for dtype, taken in ((np.int64, there), (np.int32, there), (np.int16, False), (np.uint64, False), (">i8", False)):
-        marked = np.full((2, 7), 9, np.uint8)
-        assert native.mark(marked, np.array([[1, 3], [3, 3]], dtype), 1) == (2 if taken else -1)
-        assert marked.tolist() == ([[0, 1, 0, 1, 0, 0, 0], [0, 0, 0, 1, 0, 0, 0]] if taken else [[9] * 7] * 2)
-    assert native.mark(np.empty((1, 7), np.uint8), np.array([[0, 7]]), 0) == -1
-
-
 def forms(there: NDArray[np.bool_]) -> dict[str, Any]:
     """The same set of classes as callers may write it."""
     ids = np.flatnonzero(there)

@@ -38,7 +38,9 @@ def test_a_head_is_a_distribution_and_its_parts_agree(kind: str, shape: tuple[in
     assert log_prob.shape == (shape[0], shape[2])
     torch.testing.assert_close(log_prob.double().exp().sum(-1), torch.ones(shape[0], dtype=torch.float64), atol=1e-5, rtol=0)
     out = head(hidden, target)
-    assert out.loss.shape == () and out.output.shape == (shape[0],)
+    output, loss = out
+    assert output is out.output and loss is out.loss and loss.shape == () and output.shape == (shape[0],)
+    torch.testing.assert_close(head(hidden), log_prob)
     torch.testing.assert_close(out.output, log_prob.gather(1, target[:, None])[:, 0], atol=1e-5, rtol=1e-5)
     best = log_prob.max(-1).values
     torch.testing.assert_close(log_prob.gather(1, head.predict(hidden)[:, None])[:, 0], best)

@@ -28,16 +28,6 @@ def asked() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("kind", sorted(HEADS))
-def test_a_head_answers_a_pair_and_log_probabilities(kind: str) -> None:
-    head, (hidden, target) = built(kind), asked()
-    found = head(hidden, target)
-    output, loss = found
-    assert output is found.output is found[0] and loss is found.loss is found[1] and len(found) == 2
-    torch.testing.assert_close(head(hidden), head.log_prob(hidden))
-    torch.testing.assert_close(output, head(hidden).gather(1, target[:, None])[:, 0], atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", sorted(HEADS))
 def test_ignored_targets_leave_no_trace(kind: str) -> None:
     head, (hidden, target) = built(kind), asked()
     hidden.requires_grad_()

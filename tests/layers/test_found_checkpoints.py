@@ -16,10 +16,8 @@ import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import headlong as hl
-from headlong.cli.main import app
 from headlong.errors import (
     DtypeError,
     HeadlongError,
@@ -218,17 +216,6 @@ def test_codes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_file(tmp_path / "model.safetensors", nibbles, {"format": "pt"})
     with pytest.raises(DtypeError, match=r"is uint8 \(torchao codes\); int8 and float8 codes are read"):
         hl.Layer.load(tmp_path)
-
-
-def test_the_command_line_compiles_them(tmp_path: Path) -> None:
-    path = gguf_file(tmp_path / "model.gguf", {"output.weight": "Q6_K"})
-    out = tmp_path / "head.safetensors"
-    done = CliRunner().invoke(app, ["compile", str(path), "-o", str(out), "--threads", "1"])
-    assert done.exit_code == 0, done.output
-    assert "dim=512, Q6_K" in done.output
-    hidden = np.random.default_rng(0).standard_normal((3, DIM))
-    expected = np.argsort(-(hidden @ stored("Q6_K")[1].T), axis=1)[:, :4]
-    assert (hl.load(out).topk(hidden, 4).ids == expected).all()
 
 
 ODD: dict[str, Callable[[Any], Any]] = {

@@ -198,12 +198,7 @@ def test_a_head_that_is_not_there_is_not_guessed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "link"),
     [
-        ({}, IDENTITY),
-        ({"model_type": "gemma2", "final_logit_softcapping": None}, IDENTITY),
         ({"model_type": "gemma2", "final_logit_softcapping": 30.0}, SoftCap(30.0)),
-        ({"model_type": "gemma4", "text_config": {"final_logit_softcapping": 30.0}}, SoftCap(30.0)),
-        ({"model_type": "cohere", "logit_scale": 0.0625}, Affine(0.0625)),
-        ({"model_type": "granite", "logits_scaling": 8.0}, Affine(0.125)),
         ({"model_type": "falcon_h1", "lm_head_multiplier": 0.5, "logits_scaling": 1}, Affine(0.5)),
     ],
 )

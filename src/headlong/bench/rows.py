@@ -24,7 +24,7 @@ import headlong
 from headlong.arrays import evenly
 from headlong.bench import cold, measure, rivals
 from headlong.bench.machine_load import Neighbours, load_average
-from headlong.bench.measure import Clock, Contestant, Progress, Schedule, Timing
+from headlong.bench.measure import Contestant, Progress, Schedule, Timing
 from headlong.bench.oracle import Truth, true_log_probs
 from headlong.engines.arguments import checked_eps, checked_hidden, checked_k
 from headlong.errors import OptionError, ShapeError
@@ -264,7 +264,7 @@ def _cost(one: Contestant, parts: Sequence[Any], layer: Layer, batch: int) -> Ro
 
 def timed(
     able: Sequence[Contestant], queries: Any, batch: int, settings: Settings, way: str, work: Callable[[], None],
-    progress: Progress | None = None, clock: Clock = measure.wall,
+    progress: Progress | None = None,
 ) -> dict[str, Row]:  # fmt: skip
     """The times of everyone in one way: quartiles for a query, and how they compare with the fastest dense product's."""
     calls = settings.calls if batch < LARGE else 1
@@ -273,7 +273,7 @@ def timed(
         found = cold.contest(able, queries, batch, rounds, work, progress, settings.seconds, settings.seed)
     else:
         schedule = Schedule(settings.rounds, 2 if batch < LARGE else 1, calls, seconds=settings.seconds, seed=settings.seed)
-        found = measure.contest(able, queries, batch, schedule, progress, clock)
+        found = measure.contest(able, queries, batch, schedule, progress)
     return summed(found, batch, settings.baseline)
 
 

@@ -190,10 +190,10 @@ def contest(trained: Trained, settings: Settings, stage: Stage) -> dict[str, Any
     return record
 
 
-def examples(trained: Trained, threads: int, count: int = SHOWN) -> ReportTable:
+def examples(trained: Trained, threads: int) -> ReportTable:
     """What the layer says next in held-out text: the best words with proved ids and probabilities."""
     engine = headlong.compile(Layer(trained.weight, trained.bias), "codes", eps=0.01, delta=0.0, threads=threads)
-    rows = _readable(trained, count)
+    rows = _readable(trained, SHOWN)
     top = engine.topk(trained.hidden[rows], k=4)
     lines = []
     for row, ids, log_probs in zip(rows, top.ids, top.log_probs, strict=True):

@@ -194,9 +194,9 @@ def tally(what: str, promised: float, failures: int, count: int, unjudged: int =
     return FailureCount(what, promised, failures, count, low, high, unjudged)
 
 
-def limits(failures: int, count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def limits(failures: int, count: int) -> tuple[float, float]:
     """Clopper and Pearson's limits of a binomial rate."""
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     low = 0.0 if failures == 0 else _rate(lambda p: at_most(failures - 1, count, p) > 1 - tail)
     high = 1.0 if failures == count else _rate(lambda p: at_most(failures, count, p) > tail)
     return low, high

@@ -73,22 +73,18 @@ class Directions(NamedTuple):
         return basis_of(self.mean, self.centre, stored(self.rotation * times), self.scale)
 
 
-def whiten(weight: Array, calibration: Doubles, plain: bool = False) -> Basis:
-    """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank.
-
-    ``plain``  take their covariance for the identity: the principal directions of the layer, those of its SVD
-    """
-    return directions(weight, calibration, plain).basis()
+def whiten(weight: Array, calibration: Doubles) -> Basis:
+    """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank."""
+    return directions(weight, calibration).basis()
 
 
-def directions(weight: Array, calibration: Doubles, plain: bool = False) -> Directions:
+def directions(weight: Array, calibration: Doubles) -> Directions:
     """What :func:`whiten` makes a basis of."""
     calibration = calibration[:: -(-len(calibration) // (ENOUGH * weight.shape[1]))]
     mean, longest = calibration.mean(axis=0), _longest(weight)
     some = weight[:: max(1, len(weight) // max(GRAM_ROWS, ENOUGH * weight.shape[1]))]
     centre, gram = _moments(some, longest)
     factor, scale = _factor(calibration, mean)
-    factor = np.eye(len(mean), dtype=np.float32) if plain else factor
     # In float32: directions are mixed only where their energies are alike, and whatever comes out is inverted exactly enough.
     # Of equal rows, roundings are all there is, of either sign: the unit is the largest of any.
     energy = factor.T @ (gram / max(float(np.abs(gram).max(initial=0.0)), 1e-300)).astype(np.float32) @ factor

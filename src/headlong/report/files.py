@@ -66,7 +66,7 @@ def remarks(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"compile takes, by itself: {chosen}."
 
 
-def report(sources: Sequence[ResultFile], title: str = "headlong: results") -> str:
+def report(sources: Sequence[ResultFile]) -> str:
     """The HTML of everything in ``sources``; a fold for each run, and the files that hold none by name."""
     folds: list[Section] = []
     other: list[tuple[str, str]] = []
@@ -87,7 +87,7 @@ def report(sources: Sequence[ResultFile], title: str = "headlong: results") -> s
     parts += folds if len(folds) > 1 else list(folds[0].parts)
     if other:
         parts.append(Section(f"Files without a table ({len(other)})", [ReportTable("", ("file", "kind"), tuple(other))]))
-    return page(title, parts)
+    return page("headlong: results", parts)
 
 
 def _folds(source: ResultFile) -> Iterator[Section]:

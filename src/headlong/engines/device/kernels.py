@@ -14,7 +14,8 @@
     said     log-probabilities, rounded to what was asked for, and their error
     keys     f(z) / T, and with -log(-log u) of (seed, row, draw, class), the numbers that engines on the CPU draw with
 
-``numbers [batch, 5]`` int64 holds what a row's noise depends on: row, draw, the two halves of the seed, the first class.
+``numbers [batch, 5]`` int64 holds what a row's noise depends on: row, draw, the two halves of the seed, the first class. A
+scale, bias, mask or count that is not there is None, for which a kernel is compiled by itself.
 """
 
 from __future__ import annotations
@@ -166,21 +167,21 @@ def prepare(x, length, bad, numbers, heat_at, dim, row_low, row_high, seed_low, 
 
 
 @triton.jit
-def products(weight, x, one, i, b, vocab, batch, dim, PRODUCT: tl.constexpr, WIDEN: tl.constexpr,
-             BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+def products(weight, x, one, i, b, vocab, batch, dim, WIDEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr,
+             BLOCK_B: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """``<w_i, x_b>`` of a tile, float32 ``[BLOCK_V, BLOCK_B]``.
 
     One accumulator that ran over all columns could be off by dim roundings, these by BLOCK_D + dim / BLOCK_D, whatever the
     order inside: each block of columns is summed on its own and then added. ``one`` is 1: a number that the compiler does not
-    know keeps it from making one accumulator of them after all. Without PRODUCT there is one query, and BLOCK_D accumulators
-    take turns. float32 is multiplied as three products of its halves of 11 bits.
+    know keeps it from making one accumulator of them after all. For one query BLOCK_D accumulators take turns. float32 is
+    multiplied as three products of its halves of 11 bits.
     """
-    total = tl.zeros((BLOCK_V, BLOCK_B if PRODUCT else BLOCK_D), tl.float32)
+    total = tl.zeros((BLOCK_V, BLOCK_B if BLOCK_B > 1 else BLOCK_D), tl.float32)
     rows, there, known = i.to(tl.int64)[:, None] * dim, (i < vocab)[:, None], b < batch
     for start in tl.range(0, dim, BLOCK_D, num_stages=STAGES):
         d = start + tl.arange(0, BLOCK_D)
         w = tl.load(weight + rows + d[None, :], mask=there & (d < dim)[None, :], other=0)
-        if PRODUCT:
+        if BLOCK_B > 1:
             at = b.to(tl.int64)[None, :] * dim + d[:, None]
             v = tl.load(x + at, mask=known[None, :] & (d < dim)[:, None], other=0.0)
             if WIDEN:
@@ -190,17 +191,14 @@ def products(weight, x, one, i, b, vocab, batch, dim, PRODUCT: tl.constexpr, WID
             total += part * one
         else:
             total += w.to(tl.float32) * tl.load(x + d, mask=d < dim, other=0.0).to(tl.float32)[None, :]
-    return total if PRODUCT else tl.sum(total, 1)[:, None]
+    return total if BLOCK_B > 1 else tl.sum(total, 1)[:, None]
 
 
-@triton.jit(do_not_specialize=["batch", "tiles", "mask_stride"])
-def scan(
-    weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, exponent_at, tile_at,
-    vocab, dim, batch, tiles, mask_stride,
-    SCALED: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, KIND: tl.constexpr, SAMPLE: tl.constexpr,
-    MASS: tl.constexpr, FOURS: tl.constexpr, PRODUCT: tl.constexpr, WIDEN: tl.constexpr, BLOCK_V: tl.constexpr,
-    BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
+@triton.jit(do_not_specialize=["batch", "mask_stride"])
+def scan(weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, exponent_at, tile_at,
+         vocab, dim, batch, mask_stride, KIND: tl.constexpr, SAMPLE: tl.constexpr, MASS: tl.constexpr, FOURS: tl.constexpr,
+         WIDEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr,
+         STAGES: tl.constexpr):  # fmt: skip
     """``high [batch, vocab]`` float32; ``tile_at [5, batch, tiles]`` float32: of each tile the largest upper end, the largest
     lower end; MASS: a shift, the sum over it of ``exp(f(z) / T)`` by estimates, and how far ``f(z) / T`` can be off. SAMPLE
     with MASS: and ``exponent_at [batch, vocab]`` float32, ``f(z) / T`` but for an affine map's shift.
@@ -208,21 +206,21 @@ def scan(
     ``facts``  float64: the unit of rounding, the link's steepest slope, 1, the link's rounding;  ``heat_at``  the temperature.
     All is in float32, whose rounding has its place in the ends: registers for float64 would not suffice.
     """
-    tile = tl.program_id(1)
+    tile, tiles = tl.program_id(1), tl.num_programs(1)
     i, b = tile * BLOCK_V + tl.arange(0, BLOCK_V), tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     known, unit = b < batch, tl.load(facts).to(tl.float32)
     cool = (1.0 / tl.load(heat_at)).to(tl.float32)
     one = tl.load(facts + 2).to(tl.float32)
-    z = products(weight, x, one, i, b, vocab, batch, dim, PRODUCT, WIDEN, BLOCK_V, BLOCK_D, BLOCK_B, STAGES)
-    if SCALED:
+    z = products(weight, x, one, i, b, vocab, batch, dim, WIDEN, BLOCK_V, BLOCK_D, BLOCK_B, STAGES)
+    if scale is not None:
         z *= tl.load(scale + i, mask=i < vocab, other=0.0)[:, None]
     reach = tl.load(slack + i, mask=i < vocab, other=0.0)[:, None] * tl.load(lengths + b, mask=known, other=0.0)[None, :]
-    if BIAS:
+    if bias is not None:
         offset = tl.load(bias + i, mask=i < vocab, other=0.0)
         z += offset[:, None]
         reach += tl.abs(offset)[:, None] * unit
     there = (i < vocab)[:, None] & known[None, :]
-    if MASKED:
+    if mask is not None:
         there = there & (tl.load(mask + b.to(tl.int64)[None, :] * mask_stride + i[:, None], mask=there, other=0) != 0)
     # A sum that overflowed says nothing: 0 within infinity. (So does 0 times infinity.)
     sound = (tl.abs(z) < 3.0e38) & (reach < float("inf"))
@@ -331,8 +329,8 @@ def collect(high_at, tile_at, bar_at, count_at, ids, vocab, tiles, room, BLOCK_V
 
 
 @triton.jit
-def scores(weight, bias, x, mask, i, dim, BIAS: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Logits in float64 of ``i [ROWS]`` int64 for one vector; -inf for -1 and for what the mask takes out."""
+def scores(weight, bias, x, mask, place, i, dim, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Logits in float64 of ``i [ROWS]`` int64 for one vector; -inf for -1 and for what the mask from ``place`` on takes out."""
     asked, total = i >= 0, tl.zeros((ROWS,), tl.float64)
     safe = tl.where(asked, i, 0)
     for start in range(0, dim, BLOCK_D):
@@ -340,28 +338,27 @@ def scores(weight, bias, x, mask, i, dim, BIAS: tl.constexpr, MASKED: tl.constex
         w = tl.load(weight + safe[:, None] * dim + d[None, :], mask=asked[:, None] & (d < dim)[None, :], other=0.0)
         v = tl.load(x + d, mask=d < dim, other=0.0)
         total += tl.sum(w.to(tl.float64) * v.to(tl.float64)[None, :], 1)
-    if BIAS:
+    if bias is not None:
         total += tl.load(bias + safe, mask=asked, other=0.0).to(tl.float64)
-    if MASKED:
-        asked = asked & (tl.load(mask + safe, mask=asked, other=0) != 0)
+    if mask is not None:
+        asked = asked & (tl.load(mask + place + safe, mask=asked, other=0) != 0)
     return tl.where(asked, total, float("-inf"))
 
 
 @triton.jit(do_not_specialize=["count", "stride", "mask_stride"])
 def exact(weight, bias, x, ids, count_at, mask, link, heat_at, numbers, logits_at, keys_at, dim, count, stride, mask_stride,
-          BIAS: tl.constexpr, MASKED: tl.constexpr, COUNTED: tl.constexpr, KIND: tl.constexpr, SAMPLE: tl.constexpr,
-          ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+          KIND: tl.constexpr, SAMPLE: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
     """Logits ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart (0: one row for all); -inf for -1 and for
-    what a mask takes out. COUNTED: only of as many ids as ``count_at [batch]`` says. SAMPLE: and ``f(z) / T + gumbel``."""
+    what a mask takes out. ``count_at [batch]``: only of as many ids as it says. SAMPLE: and ``f(z) / T + gumbel``."""
     b, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     there = place < count
-    if COUNTED:
+    if count_at is not None:
         there = there & (place < tl.load(count_at + b))
     i = tl.load(ids + b * stride + place, mask=there, other=-1)
     z = tl.full((ROWS,), float("-inf"), tl.float64)
     key = z
     if tl.max(i, 0) >= 0:  # most blocks of candidates are empty
-        z = scores(weight, bias, x + b * dim, mask + b * mask_stride, i, dim, BIAS, MASKED, ROWS, BLOCK_D)
+        z = scores(weight, bias, x + b * dim, mask, b * mask_stride, i, dim, ROWS, BLOCK_D)
         if SAMPLE:
             here = z > float("-inf")
             drawn = gumbel(numbers + b * 5 + place * 0, tl.where(here, i, 0), here)
@@ -408,8 +405,8 @@ def order(ids, logits, keys, count_at, bad, error_at, ids_at, logits_at, keys_at
 @triton.jit(do_not_specialize=["tiles", "k", "mask_stride", "top_p", "rest"])
 def weigh(weight, bias, x, mask, exponent_at, around_at, ids, logits, lse_at, link, heat_at, open_at, sums,
           vocab, dim, tiles, k, mask_stride, top_p, rest,
-          EXACT: tl.constexpr, BIAS: tl.constexpr, MASKED: tl.constexpr, KIND: tl.constexpr, CLASSES: tl.constexpr,
-          ROWS: tl.constexpr, STEPS: tl.constexpr, TRIED: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+          EXACT: tl.constexpr, KIND: tl.constexpr, CLASSES: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr,
+          TRIED: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
     """``sums [batch, blocks, 2, TRIED]``: an upper and a lower end of ``sum_i m_i ([i is before c] - p)`` over a block of
     classes i, for each class ``c`` of ``ids [batch, k]`` with its logit; ``m_i = exp(f(z_i) / T - lse)``, ``p = top_p + rest``.
 
@@ -431,7 +428,7 @@ def weigh(weight, bias, x, mask, exponent_at, around_at, ids, logits, lse_at, li
         i = (block * STEPS + step) * ROWS + tl.arange(0, ROWS).to(tl.int64)
         if EXACT:
             row = tl.where(i < vocab, i, -1)
-            z = scores(weight, bias, x + b * dim, mask + b * mask_stride, row, dim, BIAS, MASKED, ROWS, BLOCK_D)[:, None]
+            z = scores(weight, bias, x + b * dim, mask, b * mask_stride, row, dim, ROWS, BLOCK_D)[:, None]
             here = z > float("-inf")
             most = tl.where(here, tl.exp(linked(tl.where(here, z, 0.0), link, KIND) / heat - lse), 0.0)
             least, first = most, (z > at) | ((z == at) & (i[:, None] < c))

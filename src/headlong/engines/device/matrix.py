@@ -110,12 +110,10 @@ class Scan:
         facts = torch.empty((5, batch, tiles), dtype=torch.float32, device=owner.device)
         if batch:
             owner.kernels.scan[(-(-batch // queries), tiles)](
-                self.weight, owner.one if self.scale is None else self.scale, owner.offset, self.slacks[form],
-                call.narrow, call.length, owner.one if call.mask is None else call.mask, owner.link, self.facts[form],
-                call.heat, call.numbers, high, exponents, facts, owner.vocab, owner.dim, batch, tiles, call.mask_stride,
-                SCALED=self.scale is not None, BIAS=owner.bias is not None, MASKED=call.mask is not None, KIND=owner.kind,
-                SAMPLE=sample, MASS=mass, FOURS=call.fours, PRODUCT=product, WIDEN=widened, BLOCK_V=classes,
-                BLOCK_D=owner.tiles.columns if product else self.columns, BLOCK_B=queries, STAGES=stages,
+                self.weight, self.scale, owner.bias, self.slacks[form], call.narrow, call.length, call.mask, owner.link,
+                self.facts[form], call.heat, call.numbers, high, exponents, facts, owner.vocab, owner.dim, batch,
+                call.mask_stride, KIND=owner.kind, SAMPLE=sample, MASS=mass, FOURS=call.fours, WIDEN=widened,
+                BLOCK_V=classes, BLOCK_D=owner.tiles.columns if product else self.columns, BLOCK_B=queries, STAGES=stages,
             )  # fmt: skip
         each = owner.vocab * self.bytes / min(max(1, batch), queries)
         return Read(high, exponents, facts, classes, each, self.scale is None, mass)
@@ -139,8 +137,7 @@ class DeviceMatrix:
         there = layer.resident
         self.weight = self.tensor(layer.weight) if there is None else there.to(self.device).contiguous()
         self.bias = None if layer.bias is None else self.tensor(layer.bias)
-        self.one, self.cold = self.tensor(np.ones(1, np.float32)), self.tensor(np.ones(1))
-        self.offset = self.one if self.bias is None else self.bias
+        self.cold = self.tensor(np.ones(1))
         lowered = link.lowered()
         self.kind, self.steepest = FORMS.index(lowered[0]), link.steepest * (1 + 2.0**-20)
         self.link = self.tensor(_link_numbers(lowered))
@@ -190,15 +187,14 @@ class DeviceMatrix:
         """Logits ``[batch, m]`` in float64 of ``ids [batch or 1, m]`` int64, and their keys: ``f(z) / T + gumbel`` for a
         ``sample``, else the logits. -inf for -1 and for what the mask takes out. ``counts [batch]``: so many are there."""
         (rows, count), torch, block = ids.shape, self.torch, self.tiles.rows
-        mask, stride = self.one if call.mask is None else call.mask, count if rows > 1 or call.batch == 1 else 0
+        stride = count if rows > 1 or call.batch == 1 else 0
         logits = torch.empty((call.batch, count), dtype=torch.float64, device=self.device)
         keys = torch.empty_like(logits) if sample else logits
         if call.batch and count:
             self.kernels.exact[(call.batch, -(-count // block))](
-                self.weight, self.offset, call.x, ids.contiguous(), counts, mask, self.link, call.heat, call.numbers,
+                self.weight, self.bias, call.x, ids.contiguous(), counts, call.mask, self.link, call.heat, call.numbers,
                 logits, keys, self.dim, count, stride, call.mask_stride,
-                BIAS=self.bias is not None, MASKED=call.mask is not None, COUNTED=counts is not None, KIND=self.kind,
-                SAMPLE=sample, ROWS=block, BLOCK_D=self.tiles.wide,
+                KIND=self.kind, SAMPLE=sample, ROWS=block, BLOCK_D=self.tiles.wide,
             )  # fmt: skip
         return logits, keys
 
@@ -232,10 +228,9 @@ class DeviceMatrix:
         sums = torch.empty((batch, blocks, 2, many), dtype=torch.float64, device=self.device)
         if batch:
             self.kernels.weigh[(batch, blocks)](
-                self.weight, self.offset, call.x, self.one if call.mask is None else call.mask, read.exponents, read.facts[4],
-                tried.ids, tried.logits, tried.lse, self.link, call.heat, kept[3][1], sums, self.vocab, self.dim, read.tiles,
-                k, call.mask_stride, share, top_p - share, EXACT=exact, BIAS=self.bias is not None,
-                MASKED=call.mask is not None, KIND=self.kind, CLASSES=read.classes, ROWS=rows,
+                self.weight, self.bias, call.x, call.mask, read.exponents, read.facts[4], tried.ids, tried.logits, tried.lse,
+                self.link, call.heat, kept[3][1], sums, self.vocab, self.dim, read.tiles, k, call.mask_stride, share,
+                top_p - share, EXACT=exact, KIND=self.kind, CLASSES=read.classes, ROWS=rows,
                 STEPS=4 * tiles.weighed // rows, TRIED=many, BLOCK_D=tiles.wide,
             )  # fmt: skip
             self.kernels.pick[(batch,)](

@@ -125,7 +125,7 @@ class _Record:
         if not (promise.eps > 0 and promise.delta <= 1):
             raise ValueError(f"{tuple(promise)} is not a promise")
         options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
-        norms = self._sizes("norms", (layer.vocab,))
+        norms = self._numbers("norms", (layer.vocab,), 0.0)
         seed, changed = _whole(self.data["seed"], 2**64 - 1), self.data["changes"]
         changes = None if changed is None else read_changes(changed, self._tensor, layer)
         return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]), changes)
@@ -161,11 +161,11 @@ class _Record:
         rows = self.data["preview"]
         if rows is None:
             return None
-        rotation = self._numbers(f"{PREVIEW}rotation", np.float32, (layer.dim, None))
+        rotation = self._numbers(f"{PREVIEW}rotation", (layer.dim, None))
         columns = self._tensor(f"{PREVIEW}columns", np.float32, (layer.vocab, rotation.shape[1]))
         if not (rows and rotation.shape[1]):
             raise ValueError(f"a preview of {rotation.shape[1]} columns scores {rows} rows")
-        base = self._numbers(f"{PREVIEW}base", np.float32, (padded(layer.vocab),))
+        base = self._numbers(f"{PREVIEW}base", (padded(layer.vocab),))
         return Preview(rotation, columns, base, _whole(rows, LARGEST_SIZE))
 
     def _blocks(self, layer: Layer) -> Blocks | None:
@@ -175,18 +175,11 @@ class _Record:
         head = self.file.tensors.get("plan.blocks.head")
         return read_blocks(record, self._tensor, head is not None and head.dtype == "F16", layer.vocab, layer.dim)
 
-    def _sizes(self, name: str, shape: tuple[int | None, ...], missing: bool = False, endless: bool = False) -> Any:
-        """A float32 tensor of lengths: none below 0, none infinite but where a radius may be."""
-        array = self._tensor(name, np.float32, shape, missing)
-        if array is not None and array.size and not (array.min() >= 0 and (endless or array.max() < np.inf)):
-            raise ValueError(f"{name} holds a negative number{'' if endless else ', infinity'} or NaN")
-        return array
-
-    def _numbers(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any:
-        """A tensor of numbers within float32's range, as those of hidden vectors are."""
-        array = self._tensor(name, dtype, shape, missing)
-        if array is not None and array.size and not (float(array.min()) >= -FLOAT32_MAX and float(array.max()) <= FLOAT32_MAX):
-            raise ValueError(f"{name} holds numbers beyond float32, or NaN")
+    def _numbers(self, name: str, shape: tuple[int | None, ...], least: float = -FLOAT32_MAX) -> Any:
+        """A float32 tensor of finite numbers, none below ``least``."""
+        array = self._tensor(name, np.float32, shape)
+        if array.size and not (float(array.min()) >= least and float(array.max()) <= FLOAT32_MAX):
+            raise ValueError(f"{name} holds numbers below {least:g} or beyond float32, or NaN")
         return array
 
     def _tensor(self, name: str, dtype: Any, shape: tuple[int | None, ...], missing: bool = False) -> Any:

@@ -75,14 +75,13 @@ def tighter(
     return rays if rays is not None and read(rays) < least else boxes
 
 
-def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int, most: float = math.inf) -> float:
-    """Bytes that a search for the ``k`` best reads on average of some vectors; inf where one is given up, or where it is known
-    before the last that they are more than ``most``."""
+def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> float:
+    """Bytes that a search for the ``k`` best reads on average of some vectors; inf where one is given up."""
     search, judges, total = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors, k), 0.0
     for row in judges:  # each alone: together they would share what they read
         answer = search.topk(row[None], k, None, 1)
         total += float(np.mean(answer[3]))
-        if not answer[5].all() or total > most * len(judges):
+        if not answer[5].all():
             return math.inf
     return total / len(judges)
 
