@@ -401,16 +401,16 @@ class Adaptive {
         std::vector<Found> answers(batch);
         std::vector<float> kept(estimates ? batch * vocab : 0);
         const int threads = thread_count(asked);
-        const bool apart = batch >= threads && threads > 1;  // one query to a thread; otherwise all threads to each query
+        const bool by_query = batch >= threads && threads > 1;  // one query to a thread; otherwise all threads to each query
         const Rules shared{eps, delta, warm, arm, sum, published, 0, k};
         unlocked([&] {
             Turns<int64_t> next;
-            run_parallel(apart ? threads : 1, [&](int) {
+            run_parallel(by_query ? threads : 1, [&](int) {
                 for (int64_t q = next++; q < batch; q = next++) {
                     Rules own = shared;
                     own.width = width[q];
                     const uint8_t* allowed = mask ? mask->data() + (mask->shape(0) == 1 ? 0 : q * vocab) : nullptr;
-                    Search one(layer_, own, allowed, hidden.data() + q * layer_.dim, seed, keys.data()[q], apart ? 1 : threads);
+                    Search one(layer_, own, allowed, hidden.data() + q * layer_.dim, seed, keys.data()[q], by_query ? 1 : threads);
                     answers[q] = one.answer(estimates ? &kept[q * vocab] : nullptr);
                 }
             });

@@ -102,7 +102,7 @@ class BoundBlocks {
                      double eps) const {
         const auto* e = executor ? static_cast<const Executor*>(executor->data(kExecutorCapsule)) : nullptr;
         check(!executor || (e != nullptr && e->dim == b_.dim && e->vocab == b_.vocab), "an executor over the same rows");
-        check(b_.beside == nullptr, "the executor knows all classes");
+        check(b_.next == nullptr, "the executor knows all classes");
         Arrays a = arrays(hidden, k, mask, threads, reach_for(eps, scale, b_.vocab));
         const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
         std::vector<double> log_probs(n * wide, -kInf), lse(n, -kInf), error(n, kInf);
@@ -149,14 +149,14 @@ class BoundBlocks {
     }
 
     // Searches more classes after its own, in a tree that bounds the same coordinates. Calls take no mask then.
-    void put_beside(nb::object other) {
+    void put_next(nb::object other) {
         const Blocks& more = nb::cast<const BoundBlocks&>(other).b_;
-        check(b_.rays == nullptr && more.rays == nullptr, "rays have no tree beside");
+        check(b_.rays == nullptr && more.rays == nullptr, "rays have no second tree");
         check(more.dim == b_.dim && more.width == b_.width && more.look == b_.look && more.edges == b_.edges &&
-                  more.closer_from == b_.closer_from && more.closer_shape.count == b_.closer_shape.count && more.beside == nullptr,
+                  more.closer_from == b_.closer_from && more.closer_shape.count == b_.closer_shape.count && more.next == nullptr,
               "trees side by side bound the same coordinates");
-        b_.beside = &more, b_.most_norm = std::max(b_.most_norm, more.most_norm);
-        beside_ = std::move(other);
+        b_.next = &more, b_.most_norm = std::max(b_.most_norm, more.most_norm);
+        next_ = std::move(other);
     }
 
   private:
@@ -177,8 +177,8 @@ class BoundBlocks {
     Arrays arrays(Doubles hidden, int64_t k, const std::optional<Bytes>& mask, int threads, const Reach& reach = {}) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");
         const auto count = static_cast<int64_t>(hidden.shape(0));
-        check(k >= 1 && k <= b_.vocab + (b_.beside == nullptr ? 0 : b_.beside->vocab), "1 <= k <= vocab");
-        check(!mask || b_.beside == nullptr, "no mask over trees side by side");
+        check(k >= 1 && k <= b_.vocab + (b_.next == nullptr ? 0 : b_.next->vocab), "1 <= k <= vocab");
+        check(!mask || b_.next == nullptr, "no mask over two trees");
         if (mask)
             check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == b_.vocab &&
                       (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
@@ -346,7 +346,7 @@ class BoundBlocks {
     LargeBytes turned_, rays_;  // the head and the rest; directions of rays
     std::vector<uint16_t> filled_;
     int64_t owners_ = 0;
-    nb::object keep_, names_, there_, beside_;
+    nb::object keep_, names_, there_, next_;
 };
 
 nb::object neighbours_of(Floats features, int threads) {
@@ -377,7 +377,7 @@ void bind_blocks(nb::module_& m) {
         .def_prop_ro("capsule", &BoundBlocks::capsule)
         .def("name", &BoundBlocks::name, nb::arg("names"))
         .def("keep_there", &BoundBlocks::keep_there, nb::arg("there"))
-        .def("put_beside", &BoundBlocks::put_beside, nb::arg("other"))
+        .def("put_next", &BoundBlocks::put_next, nb::arg("other"))
         .def_prop_ro("isa", &BoundBlocks::isa);
     m.def("neighbours", &neighbours_of, nb::arg("features"), nb::arg("threads"));
 }

@@ -32,9 +32,9 @@ int64_t mark_row(uint8_t* marked, int64_t vocab, const T* ids, int64_t m, uint8_
         const int64_t count = std::min<int64_t>(kRun, m - start);
         const Bare first = static_cast<Bare>(some[0]), last = static_cast<Bare>(some[count - 1]);
         if (first < end && last < end && last - first == kRun - 1 && count == kRun) {
-            Bare apart = 0;
-            for (int i = 0; i < kRun; ++i) apart |= static_cast<Bare>(some[i]) ^ static_cast<Bare>(first + i);
-            if (apart == 0) {
+            Bare differs = 0;
+            for (int i = 0; i < kRun; ++i) differs |= static_cast<Bare>(some[i]) ^ static_cast<Bare>(first + i);
+            if (differs == 0) {
                 const int64_t there = ones(marked + first);
                 fresh += at == 1 ? kRun - there : there;
                 std::memset(marked + first, at, kRun);

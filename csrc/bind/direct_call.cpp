@@ -312,7 +312,7 @@ class DirectCall {
         return named(classes_.sample, ids, logits, scores, proofs, cost_of(answers, 0), nb::none(), nb::none(), nb::none(), nb::none());
     }
 
-    // Radii that hold with a probability prove nothing; a dense pass does.
+    // Radii that hold with a probability prove nothing; a full scan does.
     bool holds(bool proved, const Answer& answer) const { return proved && (proves_ || answer.dense); }
 
     // `lost` of each: what rounding took of its other numbers.

@@ -48,7 +48,7 @@ void OneQuery::ray_roots(int sharing) {
     mark("blocks: coarsest boxes");
 }
 
-// A tree beside has the threshold of the trees before it.
+// A second tree has the threshold of the trees before it.
 void OneQuery::seed() {
     w_.seeded.assign((b_->levels.back().groups + 63) / 64, 0);
     seeded_ = w_.seeded.data();

@@ -14,7 +14,7 @@ namespace {
 constexpr double kMostLogit = 0x1p127;  // that float32 holds whichever way it is rounded
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 constexpr size_t kTogether = 8;   // rows that are scored at once
-constexpr double kReached = 1.0 / 16;  // of the classes: with more of them to score, a sum is left to who looks at all
+constexpr double kReached = 1.0 / 16;  // of the classes: with more of them to score, a sum is left to a scan
 constexpr double kOpened = 0.5;          // of the coarsest nodes: where more are wanted, the same
 constexpr size_t kPending = 32;   // classes between two closer looks, so that their records are on their way
 

@@ -68,14 +68,14 @@ class OneQuery {
     OneQuery(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, const uint8_t* mask, Work& work, SearchResult& answer)
         : b_(&blocks), hidden_(hidden), k_(k), reach_(reach), mask_(mask), w_(work), answer_(answer),
           // of several trees no row can be read again: logits are compared as they are, and `told_apart` says whether that will do
-          several_(blocks.names != nullptr || blocks.beside != nullptr),
+          several_(blocks.names != nullptr || blocks.next != nullptr),
           order_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias, several_ ? 0 : blocks.most_norm, hidden),
           near_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias, several_ ? blocks.most_norm : 0, hidden) {}
 
     // Rotates the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
     // float32 cannot hold the query, or its reach is half of all.
     bool begin(int sharing);
-    // Goes on in a tree beside, with the threshold and the best that there are. False as above.
+    // Goes on in the next tree, with the threshold and the best that there are. False as above.
     bool enter(const Blocks& blocks, int sharing);
     // Goes on with a search that another run began, whose threshold every run of it raises.
     void join(const OneQuery& first, float floor, std::atomic<float>& threshold);
@@ -97,7 +97,7 @@ class OneQuery {
     void leaf(int32_t group, double bytes);
     // The same of the blocks [start, stop) of a list, as far as their bounds reach the threshold and they were not looked at.
     void leaves(const std::vector<int32_t>& groups, int64_t start, int64_t stop);
-    // Scores what is still open, best first, and leaves the best in order. False where a dense pass is cheaper.
+    // Scores what is still open, best first, and leaves the best in order. False where a full scan is cheaper.
     bool close();
     std::vector<ScoredClass>& best() { return w_.best; }
     // Whether the k best are in order, and others behind them, whichever way their sums were rounded.

@@ -124,7 +124,7 @@ class Group {
             all.emplace_back(b_, hidden_ + q * b_.dim, k_, own, masks[q], *kept[q], answers[q]);
             answers[q].done = all[q].begin(count);
         }
-        for (const Blocks* tree = &b_; tree != nullptr; tree = tree->beside) {
+        for (const Blocks* tree = &b_; tree != nullptr; tree = tree->next) {
             runs.clear();
             for (int q = 0; q < count; ++q) {
                 if (tree != &b_) answers[q].done = answers[q].done && all[q].enter(*tree, count);
@@ -147,18 +147,18 @@ class Group {
     // One tree, for all queries that are left. What several threads find of one query joins its candidates' best.
     void walk(const Blocks& tree, const std::vector<OneQuery*>& runs, const uint8_t* mask, SearchResult& first) {
         static thread_local std::vector<int32_t> nodes;
-        const int together = static_cast<int>(runs.size());
-        if (together == 0) return;
-        Sweep sweep(tree, runs.data(), together);
+        const int queries = static_cast<int>(runs.size());
+        if (queries == 0) return;
+        Sweep sweep(tree, runs.data(), queries);
         if (tree.levels.size() == 1) {
             const auto bytes = static_cast<double>(tree.levels[0].shape.group_bytes());
             for (int64_t g = 0; g < tree.levels[0].groups; ++g)
-                for (OneQuery* run : runs) run->leaf(static_cast<int32_t>(g), bytes / together);
+                for (OneQuery* run : runs) run->leaf(static_cast<int32_t>(g), bytes / queries);
             return;
         }
         sweep.order(nodes);
         mark("blocks: order of the boxes");
-        if (together == 1 && threads_ > 1 && below(tree, nodes) >= kLong) split(tree, *runs[0], mask, nodes, first);
+        if (queries == 1 && threads_ > 1 && below(tree, nodes) >= kLong) split(tree, *runs[0], mask, nodes, first);
         else sweep.open(nodes, 0, static_cast<int64_t>(nodes.size()));
     }
 
@@ -198,10 +198,10 @@ class Group {
                 open(first);
                 return;
             }
-            static thread_local Work beside;
+            static thread_local Work of_part;
             Reach reach = reach_;
             if (reach.keys != nullptr) reach.keys = &parts[t].key.emplace_back(began.front());
-            OneQuery own(tree, hidden_, k_, reach, mask, beside, parts[t].answer);
+            OneQuery own(tree, hidden_, k_, reach, mask, of_part, parts[t].answer);
             own.join(first, floor, threshold);
             open(own);
             parts[t].done = own.close();

@@ -82,7 +82,7 @@ struct Blocks {
     const Kernels* kernels = nullptr;
     const Looks* looks = nullptr;
     const int64_t* names = nullptr;    // [vocab] the id of each row, or null: its number
-    const Blocks* beside = nullptr;    // more classes, in a tree of their own of the same shape, searched after this one
+    const Blocks* next = nullptr;    // more classes, in a tree of their own of the same shape, searched after this one
     mutable Trial trial;
 };
 
@@ -101,7 +101,7 @@ struct Reach {
     LargestKey* keys = nullptr;
 };
 
-// What was found for one query: `done` is false where a search would have cost more than a look at all classes.
+// What was found for one query: `done` is false where a search would have cost more than a scan of all classes.
 struct SearchResult {
     std::vector<ScoredClass> best;  // the k best, or with a reach all that were scored
     float floor = 0;          // every class that was not scored has a smaller logit
@@ -110,7 +110,7 @@ struct SearchResult {
     bool done = false;
 };
 
-// hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where trees lie beside.
+// hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where there are two trees.
 std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
                            bool mask_per_row, int threads, const Reach& reach = {});
 

@@ -56,13 +56,13 @@ std::vector<SearchResult> draw_by_blocks(const Executor& e, const Blocks& b, std
     const uint64_t least = lucky_from(e.vocab);
     std::vector<LargestKey> keys;
     for (int64_t q = 0; q < count; ++q) keys.emplace_back(rule, rule.row0 + q, affine.first, affine.second, least);
-    const int apart = static_cast<int>(std::min<int64_t>(count, question.threads));
+    const int at_once = static_cast<int>(std::min<int64_t>(count, question.threads));
     Turns<int64_t> next;
-    run_parallel(apart, [&](int) {
+    run_parallel(at_once, [&](int) {
         for (int64_t q = next++; q < count; q = next++) {
             const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? q * e.vocab : 0);
             for (int i = 0; i < rule.n; ++i)
-                add_lucky(e, rule, rule.row0 + q, static_cast<uint32_t>(i), least, mask, apart == 1 ? question.threads : 1, keys[q].lucky);
+                add_lucky(e, rule, rule.row0 + q, static_cast<uint32_t>(i), least, mask, at_once == 1 ? question.threads : 1, keys[q].lucky);
             keys[q].luckiest_first(e.vocab);
         }
     });

@@ -14,7 +14,7 @@ Array = Any  # a NumPy array or a torch tensor, as the hidden vectors were
 
 
 class Cost(NamedTuple):
-    """What an answer took: exact rows scored and bytes read per query, rows finished densely, and the path that ran.
+    """What an answer took: exact rows scored and bytes read per query, rows scanned in full, and the path that ran.
 
     ``rows [batch]`` int64, ``bytes [batch]`` float64 (bytes that several queries read together are divided among them),
     ``dense [batch]`` bool, ``path`` such as ``"codes/avx512vnni"``.

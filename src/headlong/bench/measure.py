@@ -259,11 +259,11 @@ def _object(key: str, parts: Sequence[str]) -> str:
 
 def _write(path: str | os.PathLike[str], text: str) -> None:
     target = Path(path)
-    beside = target.with_name(f".{target.name}.tmp")
+    temporary = target.with_name(f".{target.name}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
-        os.replace(beside, target)
+        temporary.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+        os.replace(temporary, target)
     except OSError as error:
         raise StoreError(f"{os.fspath(path)} cannot be written: {cause(error)}") from error
 

@@ -61,11 +61,11 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
         return None
     chance = np.random.default_rng(seed)
     # Coordinates that are as they were are mixed within their segments alone.
-    apart = np.count_nonzero(basis.rotation) == np.count_nonzero(np.diag(basis.rotation))
-    runs = [slice(start, stop) for start, stop, *_ in segments] if apart else [slice(0, layer.dim)]
+    diagonal = np.count_nonzero(basis.rotation) == np.count_nonzero(np.diag(basis.rotation))
+    runs = [slice(start, stop) for start, stop, *_ in segments] if diagonal else [slice(0, layer.dim)]
     turned = np.zeros((layer.dim, layer.dim), np.float32)
     for start, stop, *_ in segments:
-        rows = slice(start, stop) if apart else slice(None)
+        rows = slice(start, stop) if diagonal else slice(None)
         turned[rows, start:stop] = basis.rotation[rows, start:stop] @ rotation_of(stop - start, chance)
     back, lost, squares = [], 0.0, 0.0  # of a run each: dim x dim numbers of float64 are as much as a small head
     for run in runs:
@@ -81,7 +81,7 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     tiles, norms, most, longest, most_base = _encoded(layer, basis, back, runs, segments, threads)
     bounds = np.zeros((len(segments), 4))
     for s, (start, stop, *_) in enumerate(segments):
-        inverse = back[s] if apart else back[0][:, start:stop]
+        inverse = back[s] if diagonal else back[0][:, start:stop]
         bounds[s] = (
             norms[s],
             most[s] * (1 + 1e-5),

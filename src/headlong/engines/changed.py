@@ -31,7 +31,7 @@ from headlong.cached_attribute import once
 from headlong.engines.arguments import Asked, aimed, asked, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms, reading
-from headlong.engines.changed_parts import PartEngine, joined, kept_of, new_ids, one_layer, rows_like, together
+from headlong.engines.changed_parts import PartEngine, ids_alone, joined, kept_of, new_ids, one_layer, rows_like
 from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.direct_call import Direct
 from headlong.engines.full import Full
@@ -50,7 +50,7 @@ NONE = np.empty(0, np.int64)
 
 
 class Whole(NamedTuple):
-    """What is known of all classes together; ids of those that are gone count."""
+    """What is known of all classes as a whole; ids of those that are gone count."""
 
     vocab: int
     dim: int
@@ -103,14 +103,14 @@ class Changed(Merged):
         return reading(self.rows, Full(), self.promise, threads=self.settled.threads, seed=self.settled.seed)
 
     @once
-    def together(self) -> Direct | None:
+    def ids_alone(self) -> Direct | None:
         """``topk`` of both parts in one search and one native call, where that can be."""
-        return together(self.settled, self.there, self.rows, self.ids)
+        return ids_alone(self.settled, self.there, self.rows, self.ids)
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes that are there."""
-        if allowed is None and exclude is None and self.together is not None:
-            found = self.together.topk(hidden, k, eps)
+        if allowed is None and exclude is None and self.ids_alone is not None:
+            found = self.ids_alone.topk(hidden, k, eps)
             if found is not None:
                 return found
         return super().topk(hidden, k, eps=eps, allowed=allowed, exclude=exclude)
@@ -214,8 +214,8 @@ class Changed(Merged):
         return found if self.added is None else [*found, PartEngine(self.added, self.ids, added)]
 
     def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
-        if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.together is not None:
-            found = self.together.topk(call.hidden, k, eps)
+        if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.ids_alone is not None:
+            found = self.ids_alone.topk(call.hidden, k, eps)
             if found is not None:
                 return found
         tops = [part.topk(call.hidden, k, eps) for part in self._parts(call)]

@@ -84,7 +84,7 @@ class PartEngine(NamedTuple):
         return Sample(*found, np.ones(found[0].shape, bool), cost)
 
 
-def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Direct | None:
+def ids_alone(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Direct | None:
     """``topk`` of settled classes and added rows in one search over blocks, for calls that ask for ids alone.
 
     None where there are no blocks, or where their basis was not kept.
@@ -105,7 +105,7 @@ def together(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids:
         longest = float(checked_norms(rows, native.threads(settled.threads)).max())
         added = native.blocks(rows.weight, rows.bias, more, MOST_SCORED, level, longest)
         added.name(ids)
-        search.put_beside(added)
+        search.put_next(added)
     return direct_search(reader, search, settled.promise, settled.threads, f"{settled.name}/{reader.isa}")
 
 

@@ -35,7 +35,7 @@ class ListedClasses(NamedTuple):
 
 def few_enough(left: int, vocab: int) -> bool:
     """Whether exact rows alone are the cheapest answer where a mask leaves ``left`` classes."""
-    return left <= max(64, vocab // 64) < vocab  # gathered rows: beyond, a look at all classes under the mask is cheaper
+    return left <= max(64, vocab // 64) < vocab  # gathered rows: beyond, a scan of all classes under the mask is cheaper
 
 
 def listed(mask: NDArray[np.uint8], batch: int) -> Ids:
@@ -82,9 +82,9 @@ def gumbels(seed: int, row: int, draws: range, classes: Ids) -> Doubles:
 def largest_keys(exponents: Doubles, classes: Ids, filters: Filters, row: int) -> tuple[Ids, Doubles]:
     """``argmax, max`` over the classes of ``link(z) / T + g`` for each of ``n`` draws; ``exponents`` are ``link(z) / T``."""
     won, score = np.empty(filters.n, np.int64), np.empty(filters.n)
-    together = max(1, MOST_KEYS // max(1, len(classes)))
-    for first in range(0, filters.n, together):
-        draws = range(first, min(first + together, filters.n))
+    at_once = max(1, MOST_KEYS // max(1, len(classes)))
+    for first in range(0, filters.n, at_once):
+        draws = range(first, min(first + at_once, filters.n))
         keys = exponents + gumbels(filters.seed, row % 2**64, draws, classes)
         won[first : draws.stop] = np.argmax(keys, axis=1)
         score[first : draws.stop] = keys.max(axis=1)

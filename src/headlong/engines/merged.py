@@ -95,7 +95,7 @@ class Merged(Bounded, ABC):
         return None
 
     def _sieved(self, call: Asked, filters: Filters, sieve: Sieve) -> Sample:
-        """The classes that pass first, then their keys: filters look at all classes together."""
+        """The classes that pass first, then their keys: filters depend on all classes."""
         ids, logits, score = blank(len(call.hidden), filters.n)
         cost = [np.zeros(len(ids), kind) for kind in (np.int64, np.float64, np.bool_)]
         for row in range(len(ids)):

@@ -185,8 +185,8 @@ def _errors(ids: Array, given: Doubles, exact: Doubles) -> Doubles:
     """The largest error of a row's log-probabilities; classes without any probability have none."""
     truth = np.where(ids < 0, -np.inf, np.take_along_axis(exact, np.maximum(ids, 0), axis=1))
     with np.errstate(invalid="ignore"):
-        apart = np.abs(given - truth)
-    return np.asarray(np.where(given == truth, 0.0, apart).max(axis=1))
+        off = np.abs(given - truth)
+    return np.asarray(np.where(given == truth, 0.0, off).max(axis=1))
 
 
 def tally(what: str, promised: float, failures: int, count: int, unjudged: int = 0) -> FailureCount:

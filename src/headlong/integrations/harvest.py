@@ -41,7 +41,7 @@ STORED = {"float16": np.float16, "float32": np.float32}
 WINDOW, CHECKED = 256, 4
 """Tokens that the model reads at once; of the first of them, how many are compared with its own logits."""
 TOLERANCE = 0.02
-"""How far the logits of layer and model may be apart, relative to their spread: a model may run in bfloat16."""
+"""How far the logits of layer and model may be furthest, relative to their spread: a model may run in bfloat16."""
 
 
 def harvest(
@@ -158,10 +158,10 @@ def _check_match(model: Callable[..., Any], layer: Layer, ids: torch.Tensor) -> 
     hidden, logits = _hidden(model, ids, last)
     wide = hidden[last].double().numpy() @ layer.weight.astype(np.float64).T
     mine = layer.link(wide if layer.bias is None else wide + layer.bias)
-    apart = float(np.abs(mine - logits.double().numpy()).max())
-    if apart > TOLERANCE * max(1e-3, float(np.std(mine))):
+    furthest = float(np.abs(mine - logits.double().numpy()).max())
+    if furthest > TOLERANCE * max(1e-3, float(np.std(mine))):
         raise OptionError(
-            f"the model's logits are up to {apart:.3g} from those of its layer ({layer!r}): its last hidden "
+            f"the model's logits are up to {furthest:.3g} from those of its layer ({layer!r}): its last hidden "
             "state is not the input of its output layer; expected a model where it is"
         )
 

@@ -1,4 +1,4 @@
-"""SVD-softmax (Shim, Lee, Choi, Boo, Sung, 2017): a low-rank look at all classes, then N rows exactly.
+"""SVD-softmax (Shim, Lee, Choi, Boo, Sung, 2017): a low-rank preview of all classes, then N rows exactly.
 
     P = W T,  h' = T^-1 h   (so that P h' = W h)
     preview z~ = P[:, :width] h'[:width] + b ;  the N largest z~ are scored exactly ;  softmax over all of z~

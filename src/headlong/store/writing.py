@@ -97,18 +97,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     name = file_name(path)
     target = Path(os.path.realpath(name))
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _clear_abandoned(target)
-        with _unnamed(target.parent) or open(beside, "xb") as file:
+        with _unnamed(target.parent) or open(temporary, "xb") as file:
             _take_permissions(file, target)
             yield file
             file.flush()
             os.fsync(file.fileno())
-            if not beside.exists():  # a handle of any kind makes Python follow the link to the file
-                os.link(f"/proc/self/fd/{file.fileno()}", beside, src_dir_fd=file.fileno())
-        os.replace(beside, target)
+            if not temporary.exists():  # a handle of any kind makes Python follow the link to the file
+                os.link(f"/proc/self/fd/{file.fileno()}", temporary, src_dir_fd=file.fileno())
+        os.replace(temporary, target)
         _sync_folder(target.parent)
     except StoreError:
         raise
@@ -116,7 +116,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise StoreError(f"{name} cannot be written: {cause(error)}") from error
     finally:
         with suppress(OSError):  # its folder may be none
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def _unnamed(folder: Path) -> BinaryIO | None:

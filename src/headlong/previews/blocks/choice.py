@@ -1,4 +1,4 @@
-"""Whether blocks answer sooner than a look at all classes: what calibration vectors open, in bytes of a scan.
+"""Whether blocks answer sooner than a scan of all classes: what calibration vectors open, in bytes of a scan.
 
     search  =  threads * (what every search reads + FETCHED * what it opens + (ROW + ALONE * a row's bytes) * rows)
     look    =  bytes of every class + COMPARED * classes + PASSES + ROW * candidates + the same of rows
@@ -42,9 +42,9 @@ classes, whose numbers differ less from vector to vector."""
 ASKED = (1, 16, SHORT, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
 LESS = 0.5
-"""Of the bytes of a look at all classes: what blocks may read for a normaliser to be worth their while."""
+"""Of the bytes of a scan of all classes: what blocks may read for a normaliser to be worth their while."""
 TOGETHER = 5.0
-"""Times fewer bytes than a look at all classes, from which rays are not tried."""
+"""Times fewer bytes than a scan of all classes, from which rays are not tried."""
 RAYS_FROM = 4096
 """Classes from which rays are tried: their directions are a matrix that every query reads."""
 WITHIN = (1e-3, 1e-2, 5e-2)
@@ -61,7 +61,7 @@ STAND_INS, NOISE, BESIDE_BIAS = 4096, 0.7, 4.0
 def tighter(
     layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int
 ) -> Blocks:
-    """``boxes``, or rays where boxes do not read less than a fifth of a look at all classes and rays read less than boxes."""
+    """``boxes``, or rays where boxes do not read less than a fifth of a scan of all classes and rays read less than boxes."""
     if not (RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM):
         return boxes
 
@@ -69,7 +69,7 @@ def tighter(
         return read_by(layer, blocks, vectors, share, min(ASKED[1], layer.vocab))
 
     least = read(boxes)
-    if least * TOGETHER <= look_bytes(layer, plan):
+    if least * TOGETHER <= scan_bytes(layer, plan):
         return boxes
     rays = rays_of(layer, basis, threads)
     return rays if rays is not None and read(rays) < least else boxes
@@ -92,7 +92,7 @@ def _judges(vectors: Doubles, k: int) -> Doubles:
 
 
 class Worth(NamedTuple):
-    """The largest of :data:`ASKED` for which a search takes less time than a look at all classes (0: none): for one query, for
+    """The largest of :data:`ASKED` for which a search takes less time than a scan of all classes (0: none): for one query, for
     two, which share what a look reads, and for more of them; and bytes, without the answers' rows, from which it takes more."""
 
     most: int
@@ -108,7 +108,7 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
     def last(batch: int) -> int:
         most = 0
         for k in ASKED:
-            if k > layer.vocab or not sooner(layer, search(k), look_time(layer, plan, k, batch), batch):
+            if k > layer.vocab or not sooner(layer, search(k), scan_time(layer, plan, k, batch), batch):
                 break
             most = k
         return most
@@ -117,7 +117,7 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
     if not most:
         return Worth(0, 0, 0)
     found, row = search(min(most, SHORT)), layer.row_bytes
-    spare = look_time(layer, plan, min(most, SHORT), 1) - search_time(layer, found._replace(opened=0.0), 1)
+    spare = scan_time(layer, plan, min(most, SHORT), 1) - search_time(layer, found._replace(opened=0.0), 1)
     opened = max(found.opened, spare / (THREADS * FETCHED))
     return Worth(most, last(2), last(BATCH), found.every + opened + max(0.0, found.rows - min(most, SHORT)) * row)
 
@@ -143,13 +143,13 @@ def search_time(layer: Layer, search: Counted, batch: int) -> float:
     return THREADS * (search.every + alone) if batch == 1 else search.every / batch + alone
 
 
-def look_time(layer: Layer, plan: Plan, k: int, batch: int) -> float:
+def scan_time(layer: Layer, plan: Plan, k: int, batch: int) -> float:
     """The same of a look for the ``k`` best: of one query, each thread has some of the classes, and the best of those."""
     threads = THREADS if batch == 1 else 1
     candidates = threads * k * (1 + math.log(max(1.0, layer.vocab / (threads * k))))
     rows = (threads * ROW + ALONE * layer.row_bytes) * k
     passes = PASSES if batch == 1 else 0.0
-    return look_bytes(layer, plan) * max(1 / batch, PRODUCTS) + COMPARED * layer.vocab + passes + ROW * candidates + rows
+    return scan_bytes(layer, plan) * max(1 / batch, PRODUCTS) + COMPARED * layer.vocab + passes + ROW * candidates + rows
 
 
 def at_once(most: int, pair: int, together: int) -> int:
@@ -195,11 +195,11 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     every = _every(blocks)
     rows, read = (float(np.mean([answer[part][0] for answer in found])) for part in (4, 5))
     counted = Counted(every, max(0.0, read - every - rows * layer.row_bytes), rows)
-    return all(sooner(layer, counted, look_time(layer, plan, 1, batch), batch) for batch in (1, 2))
+    return all(sooner(layer, counted, scan_time(layer, plan, 1, batch), batch) for batch in (1, 2))
 
 
 def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
-    """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than looks at all
+    """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than scans of all
     classes; inf: none."""
     k = min(ASKED[1], layer.vocab)
     some = _judges(vectors, k)
@@ -207,14 +207,14 @@ def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, within
     def kept(eps: float) -> bool:
         alone = [within(row[None], k, eps) for row in some]
         done, read = (float(np.mean([answer[which].mean() for answer in alone])) for which in (5, 7))
-        return done >= MOST_OF and read <= LESS * look_bytes(layer, plan)
+        return done >= MOST_OF and read <= LESS * scan_bytes(layer, plan)
 
     if not kept(WITHIN[-1]):  # nor are finer ones
         return math.inf
     return next((eps for eps in WITHIN[:-1] if kept(eps)), WITHIN[-1])
 
 
-def look_bytes(layer: Layer, plan: Plan) -> float:
+def scan_bytes(layer: Layer, plan: Plan) -> float:
     """What a query reads of every class, whatever it asks."""
     return float(layer.vocab * layer.row_bytes if plan.codes is None else plan.codes.tiles.nbytes + plan.codes.rotation.nbytes)
 

@@ -14,7 +14,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import at_once, look_bytes, read_by, stand_ins, tighter, worth
+from headlong.previews.blocks.choice import at_once, scan_bytes, read_by, stand_ins, tighter, worth
 from headlong.previews.whitening import Basis, whiten
 
 CLASSES, SAMPLE = 16_384, 8_192
@@ -27,7 +27,7 @@ def on_trial(layer: Layer, plan: Plan, threads: int) -> Plan:
     queries."""
     vectors = stand_ins(layer)
     basis = whiten(layer.weight, vectors)
-    if not promising(layer, basis, vectors, look_bytes(layer, plan) / layer.vocab, threads):
+    if not promising(layer, basis, vectors, scan_bytes(layer, plan) / layer.vocab, threads):
         return plan
     blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED, threads)
     most, pair, together, trial = worth(layer, plan, blocks, vectors, MOST_SCORED)
