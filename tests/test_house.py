@@ -47,7 +47,7 @@ LAW: dict[str, set[str]] = {
     "engines": {*CORE, "number_checks", "native", *PREVIEWS, "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},
     "engines/methods": {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/reference"},
-    "engines/structured": {*CORE, "number_checks", "native", "engines", "engines/reference"},
+    "engines/structured": {*CORE, "number_checks", "native", "engines", "engines/reference", "engines/saved"},
     "engines/mixture": READING - {"engines/device", "engines/saved"},
     "engines/device": {*CORE, "number_checks", "engines"},
     "compile": READING,

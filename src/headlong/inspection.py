@@ -192,9 +192,9 @@ def expectation(facts: Facts) -> Iterator[tuple[str, str]]:
             yield f"{len(facts.hidden):,} were looked at", few
         return
     weights, among = facts.layer.vocab * facts.layer.dim, expected.measured()
-    least = min(one.vocab * one.dim for one in among)
-    if MUCH_SMALLER * weights < least:
-        yield f"{weights:,} weights; the smallest layer that was measured has {least:,}", "expect little; bench measures it"
+    smallest = min(one.vocab * one.dim for one in among)
+    if MUCH_SMALLER * weights < smallest:
+        yield f"{weights:,} weights; the smallest layer that was measured has {smallest:,}", "expect little; bench measures it"
         return
     like = expected.most_like(facts.energy, weights, among)
     said = "; ".join(f"{what} {times(cold)} cold, {times(loop)} in a loop" for what, (cold, loop) in like.times.items())

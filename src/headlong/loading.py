@@ -13,7 +13,8 @@ from headlong.engines.changed import Changed
 from headlong.engines.method import METHODS, Method
 from headlong.engines.saved.engine import read_engine
 from headlong.engines.structured.base import ENGINES, StructuredEngine
-from headlong.engines.structured.saved import is_structured, read_structured
+from headlong.engines.structured.saved import FORMAT as STRUCTURED_ENGINE
+from headlong.engines.structured.saved import read_structured
 from headlong.errors import InputError, MalformedFileError, named
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
@@ -52,13 +53,7 @@ def load(
         if verify and file.checksum is not None:
             file.verify(how["threads"])
         return load_layer(path)
-    return _load_engine(path, layer, threads, how)
-
-
-def _load_engine(
-    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
-) -> Engine | StructuredEngine | Changed:
-    if is_structured(path):
+    if file.metadata.get("format") == STRUCTURED_ENGINE:
         return _load_structured(path, layer, threads, how)
     if layer is not None and not isinstance(layer, Layer):
         raise InputError(f"layer is {named(layer)}; {os.fspath(path)} holds an engine over a headlong.Layer")

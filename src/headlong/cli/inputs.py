@@ -67,9 +67,9 @@ def verified(text: str, threads: int) -> str:
     return f"{path}: every byte is as it was written"
 
 
-def split(text: str, most: int) -> list[str]:
-    """``"path:a:b" -> ["path", "a", "b"]``, at most ``most`` names; colons that are part of the path stay."""
-    for count in range(most + 1):
+def split(text: str, names: int) -> list[str]:
+    """``"path:a:b" -> ["path", "a", "b"]``, at most ``names`` names; colons that are part of the path stay."""
+    for count in range(names + 1):
         parts = text.rsplit(":", count)
         if len(parts) == count + 1 and Path(parts[0]).exists():
             return parts

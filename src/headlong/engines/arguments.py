@@ -95,11 +95,11 @@ def checked_filters(
     vocab: int,
     class0: int = 0,
 ) -> Filters:
-    most = 0 if top_k is None else whole(top_k, "top_k", *RANGES["top_k"], "None keeps all")
+    kept = 0 if top_k is None else whole(top_k, "top_k", *RANGES["top_k"], "None keeps all")
     return Filters(
         whole(n, "n", *RANGES["n"], "ask again for more, with other numbers of rows or another seed"),
         real(temperature, "temperature", *RANGES["temperature"], "for the likeliest class, topk(k=1)"),
-        most if most < vocab else 0,  # to keep all is no filter, and costs none
+        kept if kept < vocab else 0,  # to keep all is no filter, and costs none
         1.0 if top_p is None else real(top_p, "top_p", *RANGES["top_p"], "None keeps all"),
         0.0 if min_p is None else real(min_p, "min_p", *RANGES["min_p"], "None keeps all"),
         secrets.randbits(64) if seed is None else whole(seed, "seed", *RANGES["seed"]),

@@ -279,8 +279,8 @@ class _Draws:
             rows = np.flatnonzero(warmth == one).tolist()
             found = self.engine.tempered_lse(self.rows[rows], float(one), self.aim, self.limits(rows))
             self.lse[rows] = found.lse
-            most = self.engine.layer.vocab + 8  # terms of a sum of what is kept
-            self.error[rows] = found.error + most * UNIT * (1 + np.abs(np.where(np.isfinite(found.lse), found.lse, 0.0)))
+            terms = self.engine.layer.vocab + 8  # terms of a sum of what is kept
+            self.error[rows] = found.error + terms * UNIT * (1 + np.abs(np.where(np.isfinite(found.lse), found.lse, 0.0)))
             self.count(rows, found.cost)
 
 

@@ -74,12 +74,12 @@ def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
     head_mass = p.sum(axis=1)
     rounding = (p.shape[1] + 8) * UNIT * (1 + np.abs(np.where(np.isfinite(top.lse), top.lse, 0.0)))
     behind = np.maximum(left - there.sum(axis=1), 0)
-    least = np.maximum(1 - head_mass * np.exp(off) - rounding, 0.0)
-    most = np.clip(1 - head_mass * np.exp(-off) + rounding, 1e-300, 1.0)
+    smallest = np.maximum(1 - head_mass * np.exp(off) - rounding, 0.0)
+    largest = np.clip(1 - head_mass * np.exp(-off) + rounding, 1e-300, 1.0)
     last = nats.max(axis=1, initial=0.0)
-    low = least * np.maximum(last - off, 0.0)
-    # m log(n / m) rises up to n / e; most is at most 1.
-    high = np.where(behind > 0, most * np.log(np.maximum(behind, math.e) / most), 0.0)
+    low = smallest * np.maximum(last - off, 0.0)
+    # m log(n / m) rises up to n / e; largest is at largest 1.
+    high = np.where(behind > 0, largest * np.log(np.maximum(behind, math.e) / largest), 0.0)
     low = np.where(behind > 0, low, 0.0)
     return head + (low + high) / 2, (high - low) / 2 + moved + rounding
 

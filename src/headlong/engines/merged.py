@@ -217,13 +217,13 @@ def merged_lse(lses: tuple[Doubles, ...], errors: tuple[Doubles, ...]) -> tuple[
     stacked, off = np.stack(lses), np.stack(errors)
     lse = np.asarray(np.logaddexp.reduce(stacked, axis=0))
     there = np.isfinite(lse)
-    most = np.max(off, axis=0)
-    size = np.where(there, np.abs(lse), 0.0) + np.where(np.isfinite(most), most, 0.0)
+    largest = np.max(off, axis=0)
+    size = np.where(there, np.abs(lse), 0.0) + np.where(np.isfinite(largest), largest, 0.0)
     with np.errstate(invalid="ignore"):  # infinities on either side: the largest error stands
         above = np.logaddexp.reduce(stacked + off, axis=0) - lse
         below = lse - np.logaddexp.reduce(stacked - off, axis=0)
     wide = np.maximum(above, below)
-    error = np.where(there & np.isfinite(wide), np.minimum(wide, most), most)
+    error = np.where(there & np.isfinite(wide), np.minimum(wide, largest), largest)
     return lse, np.asarray(error + 8 * len(stacked) * UNIT * (1 + size))
 
 

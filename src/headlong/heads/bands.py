@@ -140,10 +140,10 @@ def checked_cutoffs(cutoffs: Sequence[int] | None, vocab: int) -> list[int]:
 
 def checked_widths(widths: Sequence[int] | None, dim: int, bands: int) -> list[int]:
     """One width for each band, wide enough to distinguish its classes."""
-    least = min(NARROWEST, dim)
+    narrowest = min(NARROWEST, dim)
     if widths is None:
-        return [max(least, dim // 4 ** (number + 1)) for number in range(bands)]
-    found = wholes(widths, "widths", least, dim)
+        return [max(narrowest, dim // 4 ** (number + 1)) for number in range(bands)]
+    found = wholes(widths, "widths", narrowest, dim)
     if len(found) != bands:
-        raise OptionError(f"widths {found} for {bands} bands; expected one for each, from {least} to {dim}")
+        raise OptionError(f"widths {found} for {bands} bands; expected one for each, from {narrowest} to {dim}")
     return found

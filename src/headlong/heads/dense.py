@@ -87,8 +87,8 @@ class DenseHead(Head):
     def _rows(self) -> int:
         if self.chunk is not None:
             return self.chunk
-        most: int = max(16, PIECE // self.vocab)
-        return 1 << (most.bit_length() - 1)
+        rows: int = max(16, PIECE // self.vocab)
+        return 1 << (rows.bit_length() - 1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[N, vocab]``, raw."""

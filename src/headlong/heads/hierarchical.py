@@ -88,9 +88,9 @@ class TwoLevelHead(Head):
         owner = self.group[self.order]
         with torch.no_grad():
             lowest = z.new_full((len(z), len(self.class_weight)), -torch.inf)
-            most = lowest.scatter_reduce(1, owner.expand_as(z), z, "amax")
-        mass = torch.zeros_like(most).index_add(1, owner, (z - most[:, owner]).exp())
-        above = self._classes(hidden).log_softmax(-1) - most - mass.log()
+            peak = lowest.scatter_reduce(1, owner.expand_as(z), z, "amax")
+        mass = torch.zeros_like(peak).index_add(1, owner, (z - peak[:, owner]).exp())
+        above = self._classes(hidden).log_softmax(-1) - peak - mass.log()
         return (z + above[:, owner])[:, self.place]
 
     def to_layer(self) -> TreeLayer:

@@ -65,8 +65,8 @@ def huffman(counts: Any) -> Ids:
     given = as_numpy(to_host(counts), "counts")
     vocab, seen = given.size, checked_counts(given, given.size)
     assert seen is not None
-    least = float(seen[seen > 0].min())
-    heap = [(max(float(count), least), ~number) for number, count in enumerate(seen)]
+    smallest = float(seen[seen > 0].min())
+    heap = [(max(float(count), smallest), ~number) for number, count in enumerate(seen)]
     heapq.heapify(heap)
     children = np.empty((vocab - 1, 2), np.int64)
     for node in range(vocab - 2, -1, -1):  # the last to join is the root, node 0

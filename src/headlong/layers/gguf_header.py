@@ -119,12 +119,12 @@ class GgufHeader:
 
     def _skipped_list(self, key: str) -> _List:
         kind, count = self._scalar("I"), self._scalar("Q")
-        least = 8 if kind == TEXT else struct.calcsize(self._code(kind))
-        if count > (len(self._data) - self._at) // least:
+        size = 8 if kind == TEXT else struct.calcsize(self._code(kind))
+        if count > (len(self._data) - self._at) // size:
             raise self._broken(f"says that {key!r} has {count} entries, more than fit into the file")
         found = _List(kind, count, self._at)
         if kind != TEXT:
-            self._pass(least * count)
+            self._pass(size * count)
         else:
             for _ in range(count):
                 self._pass(self._scalar("Q"))
@@ -197,8 +197,8 @@ class GgufHeader:
         if self._at > len(self._data):
             raise self._broken(f"is cut off or damaged: its header needs byte {self._at}, it has {len(self._data)}")
 
-    def _count(self, count: int, least: int, what: str) -> int:
-        if count > min(MOST_ENTRIES, (len(self._data) - self._at) // least):
+    def _count(self, count: int, size: int, what: str) -> int:
+        if count > min(MOST_ENTRIES, (len(self._data) - self._at) // size):
             raise self._broken(f"says that it has {count} {what}, more than fit into its {len(self._data)} bytes")
         return count
 

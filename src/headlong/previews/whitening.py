@@ -128,9 +128,9 @@ def pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
     return ((part, weight[part].astype(np.float64)) for part in parts(weight))
 
 
-def parts(weight: Array, least: int = CLASS_BLOCK) -> Iterator[slice]:
-    """Runs of ``least`` rows, whole blocks of classes, and of as many such as have :data:`PIECE` numbers."""
-    step = max(1, PIECE // (least * weight.shape[1])) * least
+def parts(weight: Array, rows: int = CLASS_BLOCK) -> Iterator[slice]:
+    """Runs of ``rows`` rows, whole blocks of classes, and of as many such as have :data:`PIECE` numbers."""
+    step = max(1, PIECE // (rows * weight.shape[1])) * rows
     return (slice(start, min(start + step, len(weight))) for start in range(0, len(weight), step))
 
 

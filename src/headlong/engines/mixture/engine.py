@@ -144,8 +144,8 @@ class MixtureEngine(StructuredEngine):
             pieces = [np.arange(first, min(first + PIECE, vocab)) for first in range(0, vocab, PIECE)]
             z = [self.parts.logits(contexts, ids, tally) for ids in pieces]
             f = self.parts.link(np.concatenate(z, axis=1))
-            most = f.max(axis=1, keepdims=True)
-            lse = (most + np.log(np.exp(f - most).sum(axis=1, keepdims=True)))[:, 0]
+            peak = f.max(axis=1, keepdims=True)
+            lse = (peak + np.log(np.exp(f - peak).sum(axis=1, keepdims=True)))[:, 0]
             logits[b] = np.logaddexp.reduce(f + (prior - lse)[:, None], axis=0)
             error[b] = self.parts.rounding(row, lse) + 8 * vocab * UNIT
             tallies.append(tally)

@@ -96,7 +96,7 @@ def ahead(gap: Doubles, radius: Doubles) -> Flags:
 
 def added(exponents: Doubles) -> Doubles:
     """``log p`` of each column of ``exponents [components, m]``, however small."""
-    most = exponents.max(axis=0)
-    most[most == -np.inf] = 0.0
+    peak = exponents.max(axis=0)
+    peak[peak == -np.inf] = 0.0
     with np.errstate(divide="ignore"):
-        return np.asarray(most + np.log(np.exp(exponents - most).sum(axis=0)))
+        return np.asarray(peak + np.log(np.exp(exponents - peak).sum(axis=0)))

@@ -32,9 +32,9 @@ def kept(logits: Doubles, exponents: Doubles, top_p: float, min_p: float) -> NDA
     order = order[exponents[order] > -np.inf]
     if not len(order):
         return order
-    most = float(exponents[order[0]])
-    size = nucleus_size(np.exp(exponents[order] - most), top_p) if top_p < 1 else len(order)
-    floor = most + math.log(min_p) if min_p > 0 else -math.inf
+    peak = float(exponents[order[0]])
+    size = nucleus_size(np.exp(exponents[order] - peak), top_p) if top_p < 1 else len(order)
+    floor = peak + math.log(min_p) if min_p > 0 else -math.inf
     stay = exponents[order] >= floor
     stay[0] = True
     return np.sort(order[:size][stay[:size]])

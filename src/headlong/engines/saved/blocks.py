@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headlong.arrays import Array
+from headlong.engines.saved.record import count_of, length_of
 from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
 
 MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
@@ -49,7 +50,7 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
 
 def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: int) -> Blocks:
     """What :func:`tensors_of` and :func:`record_of` said. ``half``: whether the rotation is float16. Else a ValueError."""
-    look, edges = _count(record["look"], dim), tuple(_count(edge, dim) for edge in record["edges"])
+    look, edges = count_of(record["look"], dim), tuple(count_of(edge, dim) for edge in record["edges"])
     if not 1 <= len(edges) <= MOST_EDGES or edges[0] != look or edges[-1] != dim or list(edges) != sorted(set(edges)):
         raise ValueError(f"blocks have the edges {edges}")
     turn = np.float16 if half else np.float32
@@ -84,11 +85,11 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
     return Blocks(
         mean, centre, head, look=look, edges=edges, order=order, levels=levels, closer=closer,
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]),
-        batch=_count(record["batch"], MOST_BATCH), most=_count(record["most"], vocab),
-        together=_count(record["together"], vocab),
-        least=_size(record["least"]) or math.inf,
+        batch=count_of(record["batch"], MOST_BATCH), most=count_of(record["most"], vocab),
+        together=count_of(record["together"], vocab),
+        least=length_of(record["least"]) or math.inf,
         rays=rays, samples=record.get("samples") is True,
-        trial=_size(record.get("trial", 0.0)) or math.inf, **more,
+        trial=length_of(record.get("trial", 0.0)) or math.inf, **more,
     )  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def _read_rays(
     record: Any, tensor: TensorReader, vocab: int, dim: int, lengths: int
 ) -> tuple[Array, tuple[BoxLevel, ...], Rays]:
     """Order, nodes and classes, and directions."""
-    count = _count(record["rays"], 2**16)
+    count = count_of(record["rays"], 2**16)
     if record["levels"] != [[0, lengths], [2, lengths]] or count % NEIGHBOURS:
         raise ValueError("blocks of rays have nodes and classes, and sixteens of directions")
     order = tensor(NAME + "order", np.int32, (None,))
@@ -128,7 +129,7 @@ def _levels(entries: Any, tensor: TensorReader, groups: int) -> tuple[BoxLevel, 
         raise ValueError(f"blocks have from 1 to {MOST_LEVELS} levels")
     levels: list[BoxLevel] = []
     for depth in reversed(range(len(entries))):
-        count, lengths = (_count(value, 2**16) for value in entries[depth])
+        count, lengths = (count_of(value, 2**16) for value in entries[depth])
         records = tensor(f"{NAME}levels.{depth}", np.uint8, (groups, (count + lengths + 12) * NEIGHBOURS))
         _check_numbers(records[:, -12 * NEIGHBOURS : -4 * NEIGHBOURS], f"level {depth}")
         levels.insert(0, BoxLevel(records, count, lengths))
@@ -162,16 +163,4 @@ def _sound(array: Array, name: str, least: float = -math.inf) -> Array:
 def _factors(values: Any) -> tuple[float, ...]:
     if not isinstance(values, list) or len(values) != 4:
         raise ValueError("blocks share four factors")
-    return tuple(_size(value) for value in values)
-
-
-def _size(value: Any) -> float:
-    if type(value) in (int, float) and math.isfinite(value) and value >= 0:
-        return float(value)
-    raise ValueError(f"{value!r} is not a number from 0")
-
-
-def _count(value: Any, high: int) -> int:
-    if type(value) is int and 0 <= value <= high:
-        return value
-    raise ValueError(f"{value!r} is not a whole number from 0 to {high}")
+    return tuple(length_of(value) for value in values)

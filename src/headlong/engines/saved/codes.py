@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from headlong.arrays import Array
+from headlong.engines.saved.record import count_of, length_of
 from headlong.plan import CLASS_BLOCK, CODE_BITS, Codes, Segment
 
 NAMES = ("tiles", "mean", "centre", "rotation", "bounds")
@@ -29,7 +30,7 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
     """
     if record is None:
         return None
-    segments = tuple(Segment(*(_count(number) for number in one)) for one in record["segments"])
+    segments = tuple(Segment(*(count_of(number, 2**31 - 1) for number in one)) for one in record["segments"])
     if not 1 <= len(segments) <= MOST_SEGMENTS or [*(one.start for one in segments), dim] != [
         0,
         *(one.stop for one in segments),
@@ -47,16 +48,4 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
         if not np.isfinite(array).all() or (name == "bounds" and array.min() < 0):
             raise ValueError(f"the {name} of the codes contain NaN, infinity or negative bounds")
     tiles = tensor("plan.codes.tiles", np.uint8, (-(-vocab // CLASS_BLOCK), size))
-    return Codes(tiles, mean, centre, rotation, segments, bounds, _length(record["lost"]), _length(record["most_base"]))
-
-
-def _count(value: Any) -> int:
-    if type(value) is int and 0 <= value < 2**31:
-        return value
-    raise ValueError(f"{value!r} is not a whole number from 0")
-
-
-def _length(value: Any) -> float:
-    if type(value) in (int, float) and 0 <= value < np.inf:
-        return float(value)
-    raise ValueError(f"{value!r} is not a length")
+    return Codes(tiles, mean, centre, rotation, segments, bounds, length_of(record["lost"]), length_of(record["most_base"]))

@@ -22,13 +22,14 @@ from headlong.engines.saved import changes as saved_changes
 from headlong.engines.saved import codes as saved_codes
 from headlong.engines.saved.blocks import read_blocks, record_of, tensors_of
 from headlong.engines.saved.changes import Changes, read_changes
-from headlong.errors import HeadlongError, MalformedFileError, StoreError, WrongLayerError
+from headlong.engines.saved.record import count_of, plain, promise_of, read_record
+from headlong.errors import StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
 from headlong.packed_rows import PackedRows
 from headlong.plan import Blocks, Plan, Preview, padded
 from headlong.promise import Promise
-from headlong.store import TensorFile, check_version, json_object, open_file, write_file
+from headlong.store import TensorFile, write_file
 
 FORMAT, VERSION = "headlong engine", 1
 LARGEST_SIZE = 2**40
@@ -67,8 +68,8 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
         tensors |= {"layer.weight": layer.stored, "layer.bias": layer.bias}
     record = {
         "method": engine.method,
-        "options": {name: _plain(value) for name, value in engine.options.items()},
-        "promise": [*map(_plain, engine.promise)],
+        "options": {name: plain(value) for name, value in engine.options.items()},
+        "promise": [*map(plain, engine.promise)],
         "seed": engine.seed,
         "reason": engine.reason,
         "preview": None if plan.preview is None else plan.preview.rows,
@@ -88,27 +89,9 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     write_file(path, {name: array for name, array in tensors.items() if array is not None}, metadata)
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no infinity."""
-    return "inf" if value == math.inf else value
-
-
-def read_engine(
-    path: str | os.PathLike[str], layer: Layer | None, *, verify: bool = True, mapped: bool = True, threads: int = 2
-) -> Saved:
-    """What :func:`write_engine` wrote. Anything else is a :class:`StoreError`. ``verify``: compare it with its checksum."""
-    file = open_file(path, mapped)
-    check_version(file.metadata, FORMAT, VERSION, file.name)
-    if verify:
-        file.verify(threads)
-    record = _Record(json_object(file.metadata.get("engine", "").encode(), f"{file.name}: the engine"), file)
-    try:
-        return record.engine(layer)
-    except (StoreError, MemoryError):
-        raise
-    except (HeadlongError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
-        # The record is JSON of any shape; whatever it trips over, the file is at fault.
-        raise MalformedFileError(f"{file.name}: its record contradicts itself or its tensors: {error}") from error
+def read_engine(path: str | os.PathLike[str], layer: Layer | None, **how: Any) -> Saved:
+    """What :func:`write_engine` wrote; ``how``: see :func:`headlong.engines.saved.record.read_record`."""
+    return read_record(path, FORMAT, VERSION, lambda record, file: _Record(record, file).engine(layer), **how)
 
 
 class _Record:
@@ -120,19 +103,16 @@ class _Record:
     def engine(self, given: Layer | None) -> Saved:
         layer = self._layer(given)
         plan = self._plan(layer)
-        eps, delta = self.data["promise"]
-        promise = Promise(_number(eps), _number(delta))
-        if not (promise.eps > 0 and promise.delta <= 1):
-            raise ValueError(f"{tuple(promise)} is not a promise")
+        promise = promise_of(self.data)
         options = {name: math.inf if value == "inf" else value for name, value in dict(self.data["options"]).items()}
         norms = self._numbers("norms", (layer.vocab,), 0.0)
-        seed, changed = _whole(self.data["seed"], 2**64 - 1), self.data["changes"]
+        seed, changed = count_of(self.data["seed"], 2**64 - 1), self.data["changes"]
         changes = None if changed is None else read_changes(changed, self._tensor, layer)
         return Saved(layer, str(self.data["method"]), options, plan, norms, promise, seed, str(self.data["reason"]), changes)
 
     def _layer(self, given: Layer | None) -> Layer:
         facts = self.data["layer"]
-        shape = _whole(facts["vocab"], LARGEST_SIZE), _whole(facts["dim"], LARGEST_SIZE)
+        shape = count_of(facts["vocab"], LARGEST_SIZE), count_of(facts["dim"], LARGEST_SIZE)
         if given is None and "layer.weight" not in self.file.tensors:
             raise StoreError(f"{self.file.name} was saved without its layer; pass load(path, layer=...)")
         if given is not None:
@@ -166,7 +146,7 @@ class _Record:
         if not (rows and rotation.shape[1]):
             raise ValueError(f"a preview of {rotation.shape[1]} columns scores {rows} rows")
         base = self._numbers(f"{PREVIEW}base", (padded(layer.vocab),))
-        return Preview(rotation, columns, base, _whole(rows, LARGEST_SIZE))
+        return Preview(rotation, columns, base, count_of(rows, LARGEST_SIZE))
 
     def _blocks(self, layer: Layer) -> Blocks | None:
         record = self.data["blocks"]
@@ -195,17 +175,3 @@ class _Record:
 def _same(what: str, came: Any, expected: Any) -> None:
     if came != expected:
         raise ValueError(f"{what} is {came}, the record says {expected}")
-
-
-def _whole(value: Any, high: int) -> int:
-    if type(value) is int and 0 <= value <= high:
-        return value
-    raise ValueError(f"{value!r} is not a whole number from 0 to {high}")
-
-
-def _number(value: Any) -> float:
-    if value == "inf":
-        return math.inf
-    if type(value) in (int, float) and math.isfinite(value) and value >= 0:
-        return float(value)
-    raise ValueError(f"{value!r} is not a number from 0")

@@ -179,13 +179,13 @@ def _unit(last: Floats, beside: Doubles) -> float:
 
 def _leaves(codes: Doubles, unit: Floats, bases: Doubles, lengths: Floats) -> Bytes:
     """Scales, bases, lengths of sixteen classes, then their four numbers."""
-    least = -round_up(-np.nanmin(bases, axis=1))
-    step = np.maximum(round_up((np.nanmax(bases, axis=1) - least) / 255 * (1 + 1e-6)), LEAST)
-    coded = np.ceil((np.nan_to_num(bases, nan=-np.inf) - least[:, None]) / step.astype(np.float64)[:, None])
+    smallest = -round_up(-np.nanmin(bases, axis=1))
+    step = np.maximum(round_up((np.nanmax(bases, axis=1) - smallest) / 255 * (1 + 1e-6)), LEAST)
+    coded = np.ceil((np.nan_to_num(bases, nan=-np.inf) - smallest[:, None]) / step.astype(np.float64)[:, None])
     coded = np.clip(coded, 0, 255)
     groups, tails = len(codes), len(lengths)
     sizes, own = lengths_up(lengths.transpose(0, 2, 1).reshape(tails * NEIGHBOURS, groups))
-    numbers = np.stack([unit, step, least, own], axis=1).astype(np.float32)
+    numbers = np.stack([unit, step, smallest, own], axis=1).astype(np.float32)
     parts = [codes.astype(np.int8).view(np.uint8), coded.astype(np.uint8), sizes.T, numbers.view(np.uint8)]
     return np.ascontiguousarray(np.concatenate(parts, axis=1))
 

@@ -221,13 +221,13 @@ class Classes:
 def boxes(below: Tops, own: float) -> tuple[BoxLevel, Tops]:
     """Boxes around sixteen nodes each, and these as the nodes of the next level."""
 
-    def gather(values: Array, fill: float, least: bool = False) -> Array:
+    def gather(values: Array, fill: float, smallest: bool = False) -> Array:
         pad = -values.shape[-1] % NEIGHBOURS
         wide = np.concatenate([values, np.full((*values.shape[:-1], pad), fill, values.dtype)], axis=-1)
         wide = wide.reshape(*values.shape[:-1], wide.shape[-1] // NEIGHBOURS, NEIGHBOURS)
-        return np.asarray(wide.min(axis=-1) if least else wide.max(axis=-1))
+        return np.asarray(wide.min(axis=-1) if smallest else wide.max(axis=-1))
 
-    low, high = gather(below.low.T, np.inf, least=True).T, gather(below.high.T, -np.inf).T
+    low, high = gather(below.low.T, np.inf, smallest=True).T, gather(below.high.T, -np.inf).T
     base, lengths, shared = gather(below.base, -np.inf), gather(below.lengths, 0.0), gather(below.shared, 0.0)
     some = np.asarray(np.isfinite(low).all(axis=1))  # blocks of classes that are not there have no ends
     low, high = np.where(some[:, None], low, 0.0), np.where(some[:, None], high, 0.0)

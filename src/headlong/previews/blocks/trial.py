@@ -14,7 +14,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import at_once, scan_bytes, read_by, stand_ins, tighter, worth
+from headlong.previews.blocks.choice import at_once, read_by, scan_bytes, stand_ins, tighter, worth
 from headlong.previews.whitening import Basis, whiten
 
 CLASSES, SAMPLE = 16_384, 8_192
