@@ -145,6 +145,19 @@ def say_json(value: Any) -> None:
     sys.stdout.write(_json_line(value))
 
 
+def told(record: dict[str, Any], show_it: Callable[[], None], out: Path | None, as_json: bool) -> None:
+    """A run on stdout, as JSON or as ``show_it`` does, and in the file that was asked for."""
+    from headlong.bench.measure import as_run, write_run
+
+    if as_json:
+        say_json(as_run(record))
+    else:
+        show_it()
+    if out is not None:
+        write_run(out, record)
+        sys.stderr.write(f"wrote {out}\n")
+
+
 def _json_line(value: Any) -> str:
     return json.dumps(value, allow_nan=False) + "\n"
 

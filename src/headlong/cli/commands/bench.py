@@ -67,10 +67,9 @@ def bench(
     from headlong import inspection
     from headlong.bench import rows as contest
     from headlong.bench import synthetic as spectra
-    from headlong.bench.measure import as_run, write_run
     from headlong.bench.rows import WAYS, Settings, batches
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars, say_json, write_text
+    from headlong.cli.terminal import bars, told, write_text
     from headlong.report.files import MADE_UP, bench_page
 
     for path in filter(None, (out, html)):
@@ -94,13 +93,7 @@ def bench(
     layer = layer or f"synthetic {synthetic}"
     asked = Path(hidden).name if hidden else MADE_UP if synthetic is None else "synthetic"
     record["layer"] |= {"name": Path(layer).name, "hidden": asked}
-    if as_json:
-        say_json(as_run(record))
-    else:
-        shown(record)
-    if out is not None:
-        write_run(out, record)
-        typer.echo(f"wrote {out}", err=True)
+    told(record, lambda: shown(record), out, as_json)
     if html is not None:
         write_text(html, bench_page(record, f"headlong bench {Path(layer).name}", repr(subject)))
 
@@ -108,22 +101,15 @@ def bench(
 def decoders(path: str, threads: int, rounds: int, out: Path | None, as_json: bool) -> None:
     """``--gguf``: the same text by both, one sequence and four."""
     from headlong.bench import gguf
-    from headlong.bench.measure import as_run, write_run
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars, say_json, show
+    from headlong.cli.terminal import bars, show, told
     from headlong.report.decoding import decoding
 
     if out is not None:
         inputs.target(out, path)
     with bars() as stage:
         record = gguf.run(path, rounds=rounds, threads=threads, progress=stage("turns"))
-    if as_json:
-        say_json(as_run(record))
-    else:
-        show(decoding(record))
-    if out is not None:
-        write_run(out, record)
-        typer.echo(f"wrote {out}", err=True)
+    told(record, lambda: show(decoding(record)), out, as_json)
 
 
 def shown(record: dict[str, Any]) -> None:

@@ -27,9 +27,8 @@ def demo(
     if model:
         language_model(count, 6 if quick else 32, as_json)
         return
-    from headlong.bench.measure import as_run, write_run
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars, say_json, show, write_text
+    from headlong.cli.terminal import bars, show, told, write_text
     from headlong.demo import run
     from headlong.demo.model import Recipe
     from headlong.report.tables import batches, comparison
@@ -42,15 +41,13 @@ def demo(
         trained = run.layer(Recipe(), stage, run.train_apart, fresh, lambda text: typer.echo(f"headlong: {text}", err=True))
         record = run.contest(trained, run.settings(count, quick), stage)
         examples = run.examples(trained, count)
-    if as_json:
-        say_json(as_run(record))
-    else:
+
+    def shown() -> None:
         typer.echo(run.introduction(trained))
-        show(examples)
-        for size in batches(record):
-            show(comparison(record, size))
-    if out is not None:
-        write_run(out, record)
+        for part in (examples, *(comparison(record, size) for size in batches(record))):
+            show(part)
+
+    told(record, shown, out, as_json)
     write_text(html, run.html_page(trained, record, examples))
     if not as_json:
         typer.echo(f"{html} has figures. Next, your own layer: headlong compile MODEL -o head.safetensors, and then")
