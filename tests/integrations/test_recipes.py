@@ -188,7 +188,9 @@ def test_faiss_clients_find_the_best_documents(client: str) -> None:
     assert done.returncode == 0 and "the 5 best of 3,000 documents" in done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(("client", "needs"), [("lm_eval", "lm_eval"), ("trl", "trl peft"), ("serve", "fastapi uvicorn")])
+@pytest.mark.parametrize(
+    ("client", "needs"), [("lm_eval", "lm_eval"), ("trl", "trl peft"), ("serve", "fastapi uvicorn openai")]
+)
 def test_clients_of_generate_answer_from_candidates(client: str, needs: str) -> None:
     """In a process of its own, as above; the example itself compares the answers and looks which way they came."""
     missing = [name for name in needs.split() if importlib.util.find_spec(name) is None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from typing import Any
@@ -78,6 +79,26 @@ def test_it_is_one_of_implicits_models(pair: Any) -> None:
     ):
         with pytest.raises(HeadlongError, match=said):
             wrong()
+
+
+ODD: list[Any] = [
+    None, True, -1, 2**70, 1.5, float("nan"), 1j, "x", b"x", (), {}, object(), int, [[1], [2, 3]], [None], np.array(["a"]),
+    np.zeros((0, DIM), np.float32), np.zeros(3, [("a", int)]), np.full((3, DIM), np.nan), scipy.sparse.eye(3).tocoo(),
+]  # fmt: skip
+
+
+def test_whatever_is_passed_is_read_or_refused_by_name(pair: Any) -> None:
+    ours, users = pair[1], np.ones((USERS, DIM))
+    engine = headlong.compile(headlong.Layer(np.eye(ITEMS, DIM, dtype=np.float32)))
+    names = ("N", "filter_already_liked_items", "items", "filter_items", "recalculate_user")
+    doors = [lambda value, name=name: ours.recommend(3, liked()[3], **{name: value}) for name in names]
+    doors += [lambda value: ours.recommend(value, liked()[3]), lambda value: ours.recommend(3, value)]
+    doors += [lambda value: evaluate(value, users, liked()), lambda value: evaluate(engine, value, liked())]
+    doors += [lambda value: evaluate(engine, users, value), lambda value: evaluate(engine, users, liked(), k=value)]
+    for door in doors:
+        for value in ODD:
+            with contextlib.suppress(HeadlongError):  # all else is foreign
+                door(value)
 
 
 @pytest.mark.parametrize("distance", ["DOT", "COSINE", "EUCLIDEAN"])
