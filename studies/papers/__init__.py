@@ -192,7 +192,7 @@ def study(
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(lines[-1], allow_nan=False) + "\n")
+                file.write(_line(lines[-1]))
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {cause(error)}") from error
     return lines
@@ -212,9 +212,13 @@ def read(path: Path) -> list[dict[str, Any]]:
         raise StoreError(f"{path} is not a file of results: {error}; move it away") from error
 
 
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
+
+
 def write(path: Path, lines: list[dict[str, Any]], environment: Mapping[str, Any]) -> None:
     """JSON lines, each with the environment of the run."""
-    text = "".join(json.dumps({**line, "environment": environment}, allow_nan=False) + "\n" for line in lines)
+    text = "".join(_line({**line, "environment": environment}) for line in lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -321,7 +321,8 @@ def main() -> None:
     path = parser.parse_args().json
     found = [(group, *outcome(family, name, most=ALL)) for group, family, name in classes()]
     rows = [dict(zip(("group", *Outcome._fields), row, strict=True)) for row in found]
-    path.write_text(json.dumps({"transformers": transformers.__version__, "classes": rows}, indent=1) + "\n", encoding="utf-8")
+    lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
+    path.write_text(f'{{"transformers": "{transformers.__version__}", "classes": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":
