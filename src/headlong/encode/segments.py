@@ -30,9 +30,9 @@ BITS, REST = (4.5, 2.6), 5
 or that."""
 TURNED = 512
 """Coordinates of a rotation: larger ones take long to make."""
-ROOM, OF_CLASS, MOST_PACKED = 0.95, 28, 1.1
-"""Of the bytes of packed rows, what codes, rotation and so many bytes a class may take: an engine is to be no larger than twice
-its head. Rows are packed that take no more bytes a weight than the last."""
+ROOM, OF_CLASS = 0.95, 28
+"""Of the bytes of rows in less than a byte a weight, what codes, rotation and so many bytes a class may take: an engine is to
+be no larger than twice its head. Beside rows of a byte, codes of eight bits are hardly more, and faster in batches."""
 LED = 0.7
 """Of the energy, in the coordinates of two planes."""
 Runs = list[tuple[int, int]]
@@ -97,7 +97,7 @@ def fitting(layer: Layer, start: int) -> Runs:
     most, in two widths, that keep what an engine adds within :data:`ROOM` of the rows; at the least :data:`REST`, or behind
     such coordinates four."""
     dim = layer.dim
-    if start == dim or layer.row_bytes > MOST_PACKED * dim:
+    if start == dim or layer.row_bytes >= dim:
         return [(dim, 8)][start == dim :]
     left = 8 * (ROOM * layer.row_bytes - OF_CLASS - 4 * dim * dim / layer.vocab - start)
     for high, low in ((8, 6), (6, 5), (5, 4))[: 3 if start else 2]:
