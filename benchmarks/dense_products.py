@@ -1,7 +1,7 @@
 """A layer that people have, read by every installed dense product and by headlong, in batches of several sizes.
 
     python benchmarks/dense_products.py --layer smollm2 --batch 1,8,16,64,1024 --json results/beside.json
-    python benchmarks/dense_products.py --layer smollm2 --batch 1 --indexes --json results/beside.json
+    python benchmarks/dense_products.py --layer smollm2 --indexes --json results/beside.json
 
     x = microseconds of a query of the fastest dense product at this batch size / those of the row        below 1: slower
 

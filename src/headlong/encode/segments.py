@@ -97,15 +97,19 @@ def fitting(layer: Layer, start: int) -> Runs:
     most, in two widths, that keep what an engine adds within :data:`ROOM` of the rows; at the least :data:`REST`, or behind
     such coordinates four."""
     dim = layer.dim
-    if start == dim or layer.row_bytes >= dim:
-        return [(dim, 8)][start == dim :]
+    if start == dim:
+        return []
+    if layer.row_bytes >= dim:
+        return [(dim, 8)]
     left = 8 * (ROOM * layer.row_bytes - OF_CLASS - 4 * dim * dim / layer.vocab - start)
-    for high, low in ((8, 6), (6, 5), (5, 4))[: 3 if start else 2]:
-        wide = int((left - low * (dim - start)) / (high - low)) // BLOCK * BLOCK
-        if wide > 0:
-            stop = min(start + wide, dim)
-            stop -= BLOCK * (0 < dim - stop < BLOCK // 2)
-            return [run for run in ((stop, high), (dim, low)) if run[0] > start][: 1 + (stop < dim)]
+    for high, low in ((8, 6), (6, 5), (5, 4)) if start else ((8, 6), (6, 5)):
+        stop = start + int((left - low * (dim - start)) / (high - low)) // BLOCK * BLOCK
+        if stop >= dim:
+            return [(dim, high)]
+        if dim - stop < BLOCK // 2:  # no segment is so short
+            stop -= BLOCK
+        if stop > start:
+            return [(stop, high), (dim, low)]
     return [(dim, 4 if start else REST)]
 
 
@@ -116,8 +120,8 @@ def plausible(layer: Layer, energy: Doubles, wanted: Promise) -> list[tuple[Segm
         return [by_water_filling(energy, bits) for bits in BITS]
     first = lead(energy)
     runs = fitting(layer, first)
-    fewer = [(layer.dim, REST)] if any(bits > REST for _, bits in runs) else []
-    return [led_by_eight(first, some) for some in (runs, fewer) if some is runs or some]
+    found = [led_by_eight(first, runs)]
+    return [*found, led_by_eight(first, [(layer.dim, REST)])] if any(bits > REST for _, bits in runs) else found
 
 
 def merged(runs: list[Segment]) -> tuple[Segment, ...]:

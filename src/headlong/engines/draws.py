@@ -189,7 +189,8 @@ class _Draws:
         if len(runs(at_once, self.rules)) > 1:
             each, limits = self.rules.of(at_once), self.limits(at_once)
             self._take(at_once, self.engine._drawn_each(self.rows[at_once], self.n, each, self.class0, **limits))  # noqa: SLF001
-            rows = [row for row in rows if row not in set(at_once)]
+            drawn = set(at_once)
+            rows = [row for row in rows if row not in drawn]
         for run in runs(rows, self.rules):
             first, rule = run[0], self.rules
             filters = Filters(self.n, *rule.sieve(first)[:4], rule.seed[first], rule.position[first], self.class0)

@@ -78,7 +78,7 @@ def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
     largest = np.clip(1 - head_mass * np.exp(-off) + rounding, 1e-300, 1.0)
     last = nats.max(axis=1, initial=0.0)
     low = smallest * np.maximum(last - off, 0.0)
-    # m log(n / m) rises up to n / e; largest is at largest 1.
+    # m log(n / m) rises up to n / e; largest is at most 1.
     high = np.where(behind > 0, largest * np.log(np.maximum(behind, math.e) / largest), 0.0)
     low = np.where(behind > 0, low, 0.0)
     return head + (low + high) / 2, (high - low) / 2 + moved + rounding

@@ -66,7 +66,6 @@ def accelerate(
     linear = output_layer_of(model)
     _check(linear)
     flag(generate, "generate")
-    flag(generate, "generate")
     if text is not None and calibration is not None:
         raise OptionError("text and calibration were given; expected one of them")
     modes = [(module, module.training) for module in model.modules()]

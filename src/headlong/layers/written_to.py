@@ -18,7 +18,7 @@ import numpy as np
 from headlong.arrays import Array, kind_of
 
 LOOKS, WORDS = 6, 8
-"""Of each array, in as many calls: a word that a scan has driven out of the caches takes a third of a microsecond."""
+"""Of each array, in as many calls: each word that a scan has driven out of the caches is waited for."""
 
 
 class WrittenTo:
