@@ -88,24 +88,32 @@ struct Scan {
         }
     }
 
-    void take_masses(int thread, int64_t q, int64_t tile, const float* est, Stretch off) {
-        alignas(64) float mass[kTile], shared[kTile];
-        CodeMasses& own = masses[q];
-        Found& to = own_found(thread, q);
-        alignas(64) float linked[kTile];
-        est = exponent.of(est, all.queries[q], linked);
-        CodeMasses::Sum& sum = own.sums[tile];
-        CodeMasses::Spread* spread = question.entropy ? &own.spreads[tile] : nullptr;
-        uint64_t heads = masses_of_tile(exponent, question, q, tile, est, off, own.edge, own.lift, mass, shared, &sum, spread);
-        if (heads != 0) {
-            for (; heads != 0; heads &= heads - 1) {
-                const int i = __builtin_ctzll(heads);
-                to.heads.push_back({static_cast<int32_t>(tile * kTile + i), std::exp(std::min(80.f, (est[i] - own.edge) * exponent.scale))});
-                to.mass += to.heads.back().mass;
-            }
-            lower_rate(q, to.mass);
+    // The masses of a tile for all queries of a group, then what is taken of them: who asks for a sum at once waits for it.
+    void take_masses(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* part, const float* bend) {
+        alignas(64) float mass[kMostLanes * kTile], shared[kMostLanes * kTile], linked[kTile];
+        uint64_t heads[kMostLanes];
+        for (int i = 0; i < group.n; ++i) {
+            const int64_t q = group.first + i;
+            CodeMasses& own = masses[q];
+            heads[i] = masses_of_tile(exponent, question, q, tile, exponent.of(est + i * kTile, all.queries[q], linked), {part[i], bend[i]}, own.edge, own.lift,
+                                      mass + i * kTile, shared + i * kTile, &own.sums[tile], question.entropy ? &own.spreads[tile] : nullptr);
         }
-        if (own.most > 0) drop_points(own, rate[q].load(std::memory_order_relaxed), sum, tile, mass, shared, to);
+        for (int i = 0; i < group.n; ++i) {
+            const int64_t q = group.first + i;
+            if (!all.queries[q].usable) continue;
+            const CodeMasses& own = masses[q];
+            Found& to = own_found(thread, q);
+            if (heads[i] != 0) {
+                const float* at = exponent.of(est + i * kTile, all.queries[q], linked);
+                for (uint64_t left = heads[i]; left != 0; left &= left - 1) {
+                    const int c = __builtin_ctzll(left);
+                    to.heads.push_back({static_cast<int32_t>(tile * kTile + c), std::exp(std::min(80.f, (at[c] - own.edge) * exponent.scale))});
+                    to.mass += to.heads.back().mass;
+                }
+                lower_rate(q, to.mass);
+            }
+            if (own.most > 0) drop_points(own, rate[q].load(std::memory_order_relaxed), own.sums[tile], tile, mass + i * kTile, shared + i * kTile, to);
+        }
     }
 
     // Points are dropped at the rate that a known mass needs, or at a larger one.
@@ -126,19 +134,17 @@ struct Scan {
         uint64_t noise = mix(own.key + static_cast<uint64_t>(tile) * 0x9E3779B97F4A7C15u);
         const auto uniform = [&] { return (static_cast<double>(noise >> 11) + 0.5) * 0x1p-53; };
         if (uniform() < 1 - total) return;  // the first is not below: -log u > 1 - u
-        constexpr int kRun = 8;  // classes whose shares are passed in one step
-        float runs[kTile / kRun];
-        for (int r = 0; r < kTile / kRun; ++r) {
-            runs[r] = 0;
-            for (int i = 0; i < kRun; ++i) runs[r] += shared[r * kRun + i];
-        }
+        constexpr int kRuns = 8;  // of every eighth class: one step passes a run
+        float runs[kRuns] = {};
+        for (int i = 0; i < kTile; i += kRuns)
+            for (int r = 0; r < kRuns; ++r) runs[r] += shared[i + r];
         for (double mark = 0; (mark -= std::log(uniform())) < total; noise = mix(noise + 0x9E3779B97F4A7C15u)) {
             noise = mix(noise ^ 0xD1B54A32D192ED03u);
             float left = static_cast<float>(uniform()) * sum.shared;
             int i = 0;
-            for (; i < kTile - kRun && left >= runs[i / kRun]; i += kRun) left -= runs[i / kRun];
-            for (; i < kTile - 1 && left >= shared[i]; ++i) left -= shared[i];
-            while (i > 0 && !(shared[i] > 0)) --i;  // where roundings led beyond the last of them
+            for (; i < kRuns - 1 && left >= runs[i]; ++i) left -= runs[i];
+            for (; i < kTile - kRuns && left >= shared[i]; i += kRuns) left -= shared[i];
+            while (i >= kRuns && !(shared[i] > 0)) i -= kRuns;  // where roundings led beyond the last of them
             if (shared[i] > 0) found.draws.push_back({static_cast<float>(mark / gap), static_cast<int32_t>(tile * kTile + i), mass[i], shared[i] * sum.off.part});
         }
     }
@@ -218,8 +224,8 @@ struct Scan {
             for (int q = 0; q < group.n; ++q) {
                 if (!all.queries[group.first + q].usable) continue;
                 if (ids) take_hits(thread, group.first + q, tile, est + q * kTile, radii[q], near[g].constant[q]);
-                if (sums) take_masses(thread, group.first + q, tile, est + q * kTile, {part[q], bend[q]});
             }
+            if (sums) take_masses(thread, group, tile, est, part, bend);
         });
     }
 };

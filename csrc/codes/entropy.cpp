@@ -26,6 +26,7 @@ constexpr double kSpread = 0.004;       // the mean of X^2 that is expected: err
 constexpr double kFirst = 0.7;          // of the draws that this takes by a rule that is seldom too low
 constexpr double kMore = 0.12;          // of those made, before the bet is looked at again
 constexpr double kMostTaken = 3;         // times the first draws, of those that fell during the scan
+constexpr double kEarly = 0.8;          // of the draws that a rule wants: bets are seldom won before
 constexpr double kLater = 0.4;          // of those made, where a scan is needed to find them
 constexpr uint32_t kRounds = 64;
 constexpr double kExact = 0.05;         // of eps, what rows in float32 may lose; a nat of a logit counts by its surprisal
@@ -41,9 +42,9 @@ Ends entropies(Ends s, Ends t) {
     return {value(bottom, t.high), std::max(value(s.low, t.low), value(s.high, t.low))};
 }
 
-struct Point {
-    double mark, y, mass, gap;
-    int32_t id;
+struct Drawn {
+    int32_t id, times;
+    double y, mass, gap, mark;
 };
 
 }  // namespace
@@ -112,45 +113,49 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
     const double complete = masses.rate(masses.sure + found) * std::min(1.0, masses.lift / lift);
     double draws = kFirst * draws_for(odds, for_t * aim * known / gaps, kSpread);
     const double limit = std::min(complete, kMostTaken * draws / gaps);
-    std::vector<Point> points;
+    std::vector<Drawn> points;
     for (const CodeDraw& point : masses.draws) {
         if (!(point.mark < limit * std::max(1.0, lift / masses.lift))) continue;
         const double y = std::log(static_cast<double>(point.mass)), part = 0.5 * masses.sums[point.id / kTile].off.most();
         const double ratio = (lift + part - y) / (masses.lift + part - y), mark = point.mark / ratio;
-        if (mark < limit) points.push_back({mark, y, point.mass, point.gap * ratio, point.id});
+        if (mark < limit) points.push_back({point.id, 1, y, point.mass, point.gap * ratio, mark});
     }
     std::vector<double> of_t, of_s;  // X of each draw
-    double sum_t = 0, sum_s = 0, taken = 0;  // marks up to there
+    double sum_t = 0, sum_s = 0, squares = 0, taken = 0;  // marks up to there
+    auto next = points.begin();
     for (uint32_t round = 0; round < kRounds; ++round) {
-        std::vector<CodeDrawn> drawn;
         if (!(static_cast<double>(answer.rows) + draws < static_cast<double>(most_scored(codes)))) return false;
+        std::vector<Drawn> later;
+        auto first_drawn = next, last_drawn = next;
         if (taken < limit) {
-            const double stop = std::min(limit, taken + draws / gaps);
-            for (const Point& point : points)
-                if (point.mark >= taken && point.mark < stop) drawn.push_back({point.id, 1, point.mass, point.gap});
-            std::sort(drawn.begin(), drawn.end(), [](const CodeDrawn& a, const CodeDrawn& b) { return a.id < b.id; });
-            taken = stop;
+            taken = std::min(limit, taken + draws / gaps);
+            last_drawn = next = std::partition(next, points.end(), [&](const Drawn& one) { return one.mark < taken; });
+            std::sort(first_drawn, last_drawn, [](const Drawn& a, const Drawn& b) { return a.id < b.id; });
         } else {
             draws = std::max(draws, kLater * static_cast<double>(of_t.size()));
-            drawn = find_drawn(codes, all, q, question, masses, lift, before, sorted_points(*e.kernels, masses.key, round + 1, static_cast<int64_t>(draws) + 16, gaps));
+            for (const CodeDrawn& one : find_drawn(codes, all, q, question, masses, lift, before, sorted_points(*e.kernels, masses.key, round + 1, static_cast<int64_t>(draws) + 16, gaps)))
+                later.push_back({one.id, one.times, std::log(one.mass), one.mass, one.gap, 0});
+            first_drawn = later.begin(), last_drawn = later.end();
         }
-        rows.resize(drawn.size());
-        for (size_t i = 0; i < drawn.size(); ++i) rows[i] = {drawn[i].id, 0};
+        rows.clear();
+        for (auto one = first_drawn; one < last_drawn; ++one) rows.push_back({one->id, 0});
         score_rows();
-        for (size_t i = 0; i < drawn.size(); ++i) {
-            const double y = exponent(rows[i].z), term = std::exp(y), guess = std::log(drawn[i].mass);
-            const double t = ((y - 1 - c) * term - (guess - 1 - c) * drawn[i].mass) / drawn[i].gap, s = (term - drawn[i].mass) / drawn[i].gap;
-            of_t.insert(of_t.end(), drawn[i].times, t), of_s.insert(of_s.end(), drawn[i].times, s);
-            sum_t += t * drawn[i].times, sum_s += s * drawn[i].times;
+        for (size_t i = 0; i < rows.size(); ++i) {
+            const Drawn& one = first_drawn[i];
+            const double y = exponent(rows[i].z), term = std::exp(y);
+            const double t = ((y - 1 - c) * term - (one.y - 1 - c) * one.mass) / one.gap, s = (term - one.mass) / one.gap;
+            of_t.insert(of_t.end(), one.times, t), of_s.insert(of_s.end(), one.times, s);
+            sum_t += t * one.times, sum_s += s * one.times, squares += t * t * one.times;
         }
         const double count = std::max(1.0, static_cast<double>(of_t.size())), mean_t = sum_t / count, mean_s = sum_s / count;
         const double middle = known + gaps * mean_s, off_t = for_t * aim * middle / gaps, off_s = 0.5 * std::sqrt((1 - kForT) * aim) * middle / gaps;
-        if (middle > 0 && refuted(of_t, odds, mean_t + off_t, mean_t - off_t) && refuted(of_s, odds, mean_s + off_s, mean_s - off_s)) {
+        const double wanted = draws_for(odds, off_t, squares / count);
+        if (count > kEarly * wanted && middle > 0 && refuted(of_t, odds, mean_t + off_t, mean_t - off_t) && refuted(of_s, odds, mean_s + off_s, mean_s - off_s)) {
             const double t = about + gaps * mean_t;
             if (within({middle - gaps * off_s, middle + gaps * off_s}, {t - gaps * off_t, t + gaps * off_t})) return true;
             for_t *= 0.8;  // S is so uncertain, or so far from its estimates, that it takes more than was set apart for it
         }
-        draws = kMore * count + 16;
+        draws = std::max(kEarly * wanted - count, kMore * count + 16);
     }
     return false;
 }
