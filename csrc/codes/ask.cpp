@@ -17,7 +17,7 @@ namespace {
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr float kNarrow = 0.5f;        // of radii that may fail: how far below its estimate a class is expected to be at worst
 constexpr int64_t kHeads = 128;        // classes of a query that are scored exactly for its normaliser, about
-constexpr int64_t kHeadsOfEntropy = 192;
+constexpr int64_t kHeadsOfEntropy = 320;
 constexpr int64_t kHeldBytes = int64_t{1} << 25;  // by the queries that are answered at once, about; an interrupt waits while they are prepared
 constexpr double kMostPoints = 2048;   // that fall during a scan: who needs more draws them later
 constexpr double kMostOfEntropy = 8192;

@@ -21,7 +21,7 @@ namespace {
 constexpr double kSumError = 0x1p-17;   // of sums of masses in float32, relatively
 constexpr double kMassError = 0x1p-13;  // of an exponent: a mass is off by 2^-14 of it, and its logarithm stands for it
 constexpr double kUp = 1 + 0x1p-10;     // of a weight: exponents of float32 masses, in each of its two forms
-constexpr double kForT = 0.9;           // of eps, the rest is for S, which counts by its square
+constexpr double kForT = 0.95;          // of eps, the rest is for S, which counts by its square
 constexpr double kSpread = 0.004;       // the mean of X^2 that is expected: errors seldom use more of their radii
 constexpr double kFirst = 0.7;          // of the draws that this takes by a rule that is seldom too low
 constexpr double kMore = 0.12;          // of those made, before the bet is looked at again
