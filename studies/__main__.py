@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,8 @@ from typing import Any
 from headlong.bench.measure import claim_threads, environment, processors
 from headlong.errors import HeadlongError, OptionError
 from studies import papers
-from studies.papers import account, cells, scripts, shown
-
-RESULTS = Path(__file__).parent / "results"
-SPEAKS_EVERY = 15.0
-"""Seconds between two lines of progress."""
+from studies.papers import scripts, shown
+from studies.papers.cells import RESULTS, STUDIES, account, counts
 
 
 def parser() -> argparse.ArgumentParser:
@@ -87,9 +83,9 @@ def list_(asked: argparse.Namespace, threads: int) -> None:
         for table in papers.tables(target)
     ]
     here += [(name, script.claim, "", f"takes {script.takes}") for name, script in scripts.of(target)]
-    found = {paper: account.account(paper, asked.results) for paper in account.STUDIES if target in (None, paper)}
+    found = {paper: account(paper, asked.results) for paper in STUDIES if target in (None, paper)}
     shown.show(("table", "claim", "rows so far", "here"), here)
-    shown.show(*shown.counted({paper: cells.counts(mine) for paper, mine in found.items()}))
+    shown.show(*shown.counted({paper: counts(mine) for paper, mine in found.items()}))
     if target is not None:
         for mine in found.values():
             shown.show(shown.CELLS, mine)
@@ -115,9 +111,9 @@ def reproduce(asked: argparse.Namespace, threads: int) -> None:
             continue
         path = asked.out / f"{table.paper}.{table.table}.jsonl"
         if table.planned is not None:
-            lines = papers.study(table, path, environment(threads), progress, asked.rows, given)
+            lines = papers.study(table, path, environment(threads), shown.progress, asked.rows, given)
         else:
-            lines = list(papers.results(table, progress, asked.queries))
+            lines = list(papers.results(table, shown.progress, asked.queries))
             papers.write(path, lines, environment(threads))
         shown.show(*shown.paper_table(lines))
         sys.stderr.write(f"wrote {path}\n")
@@ -131,7 +127,7 @@ def _given(model: Path | None, found: Sequence[papers.PaperTable], out: Path) ->
         takes = "one table that takes a model or a corpus, such as baharav2024:gpt2-wikitext2 or vlasova-softmax:gbw"
         raise OptionError(f"--model is {model} for {len(found)} tables; expected {takes}")
     root = out / "models" / found[0].name.replace(":", ".")
-    found[0].prepare(model, root, progress)
+    found[0].prepare(model, root, shown.progress)
     return root
 
 
@@ -147,7 +143,7 @@ def train(asked: argparse.Namespace, threads: int) -> None:
     chosen = recipe.read_recipe(asked.recipe, settings)
     from studies.models import run  # torch: only what can be trained waits for it
 
-    record = run.train(chosen, asked.out, progress(chosen.name))
+    record = run.train(chosen, asked.out, shown.progress(chosen.name))
     _say(record) if asked.json else sys.stdout.write(run.summary(record) + "\n")
 
 
@@ -156,26 +152,12 @@ def harvest(asked: argparse.Namespace, threads: int) -> None:
     from studies.models.harvest import Wish, harvest
 
     wish = Wish(tuple(split.strip() for split in asked.splits.split(",")), asked.rows, asked.dtype)
-    sys.stderr.write(f"wrote {harvest(asked.run, asked.out, wish, progress)}\n")
+    sys.stderr.write(f"wrote {harvest(asked.run, asked.out, wish, shown.progress)}\n")
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, int], None]] = {
     "list": list_, "reproduce": reproduce, "train": train, "harvest": harvest,
 }  # fmt: skip
-
-
-def progress(label: str) -> Callable[[int, int], None]:
-    """A line now and then that says how far a stage is."""
-    started = told = time.monotonic()
-
-    def move(done: int, total: int) -> None:
-        nonlocal told
-        now = time.monotonic()
-        if now - told > SPEAKS_EVERY:
-            told = now
-            sys.stderr.write(f"{label}: {done} of {total}, {now - started:.0f} s\n")
-
-    return move
 
 
 def _choice(pair: str) -> tuple[str, Any]:

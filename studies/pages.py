@@ -1,5 +1,5 @@
-"""What the pages on the studies count and quote, from the rows in ``results/``: the blocks between ``<!-- begin NAME -->`` and
-``<!-- end NAME -->`` of ``studies/pages/*.md``. No number in them is typed by hand.
+"""What the pages on the studies count and quote, from the rows in ``results/studies``: the blocks between
+``<!-- begin NAME -->`` and ``<!-- end NAME -->`` of ``studies/pages/*.md``. No number in them is typed by hand.
 """
 
 from __future__ import annotations
@@ -8,19 +8,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from studies import papers
-from studies.papers.account import STUDIES, account
-from studies.papers.cells import built, counts, lines_of, summary
+from studies.papers.cells import RESULTS, STUDIES, account, built, counts, lines_of, summary
 from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, beside
 from studies.papers.monotonic_softmax.language_models import STUDIES as MODELS
 from studies.papers.monotonic_softmax.talk import printed as printed_share
 from studies.papers.shown import CELLS, counted, markdown
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def study_counts() -> str:

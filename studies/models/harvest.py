@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from headlong import Layer
 from headlong.errors import OptionError, StoreError
 from headlong.store import replacing, write_file
-from studies.models.backbones.base import Model, State
 from studies.models.checkpoint import load_weights, open_checkpoint
-from studies.models.feeds import Feed
+from studies.models.evaluate import vectors
 from studies.models.jobs import Job, build_job, harvested_feed
 from studies.models.recipe import from_dict
 from studies.models.train import BEST
@@ -83,17 +82,6 @@ def trained(source: str | os.PathLike[str]) -> Job:
     load_weights(file, job.model)
     job.model.eval()
     return job
-
-
-def vectors(model: Model, feed: Feed) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """``(hidden, target)`` of one batch after the other."""
-    state: State = ()
-    for step in range(feed.steps(0)):
-        batch = feed.batch(0, step)
-        with torch.no_grad():
-            features = model.backbone(batch.inputs, state)
-        state = features.state
-        yield features.hidden, batch.target
 
 
 def collected(

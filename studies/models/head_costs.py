@@ -1,7 +1,7 @@
 """What a training step of an expressive head costs beside the dense head's::
 
-    python -m studies reproduce training:heads steps studies/results/head-steps.json
-    python -m studies reproduce training:heads memory studies/results/head-memory.json
+    python -m studies reproduce training:heads steps results/studies/head-steps.json
+    python -m studies reproduce training:heads memory results/studies/head-memory.json
 
 V = 33,278, N = 2,240, D = 200, float32, forward and backward. Steps: in turn in one process. Memory: the rise of the resident
 set over one step, each in a process of its own.
@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from headlong.bench.measure import environment, write_run
 from headlong.heads import build_head
+from studies.papers.scripts import keep
 
 SHAPE = {"vocab": 33_278, "rows": 2_240, "dim": 200}
 ROUNDS = 3
@@ -102,6 +102,5 @@ WHAT: dict[str, Callable[[], dict[str, Any]]] = {"steps": steps, "memory": memor
 
 
 def main(what: str, path: str) -> None:
-    command = f"python -m studies reproduce training:heads {what} studies/results/{Path(path).name}"
-    write_run(path, {"command": command, "environment": environment(torch.get_num_threads()), "shape": SHAPE, **WHAT[what]()})
+    keep(path, f"training:heads {what}", {"shape": SHAPE, **WHAT[what]()}, torch.get_num_threads())
     sys.stdout.write(f"wrote {path}\n")

@@ -36,7 +36,7 @@ def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, report: Tel
     run = Run(build_job(recipe), folder, report)
     record = describe(run.job, run, run.fit())
     with replacing(folder / RECORD) as file:
-        file.write(json.dumps(record, indent=1, ensure_ascii=False).encode() + b"\n")
+        file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
     return record
 
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from headlong.bench.measure import Progress
 from headlong.errors import DataError, OptionError, StoreError, cause
-from studies.papers.cells import lines_of
-from studies.papers.verdicts import Expected
+from studies.papers.cells import Expected, lines_of
 
 FILES = (
     "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.languages",
@@ -42,8 +41,9 @@ class Context(NamedTuple):
     done: frozenset[Setting] = frozenset()
     only: str = ""
 
-    def wants(self, setting: Setting) -> bool:
-        return self.only in words(setting)
+    def left(self, rows: Iterable[Setting]) -> list[Setting]:
+        """Those of the rows that are wanted and not there yet."""
+        return [row for row in rows if row not in self.done and self.only in words(row)]
 
 
 def words(setting: Setting) -> str:
@@ -84,8 +84,8 @@ class PaperTable:
     """The rows of a study, which is run row by row: those that the results hold are not run again."""
     here: Callable[[], str] = str
     """Why this machine cannot run it; empty where it can."""
-    facts: Callable[[], dict[str, Any]] = dict
-    """What else belongs to the environment of its rows."""
+    trains: bool = False
+    """With PyTorch: the type of its products belongs to the environment of its rows."""
     prepare: Callable[[Path, Path, Callable[[str], Progress]], None] | None = None
     """Makes ``needs`` under its second argument from a folder that a user has: a model's weights, a corpus."""
 
@@ -187,8 +187,12 @@ def study(
     """Run the rows of a study that ``path`` does not hold, each written as soon as it is there; returns all rows."""
     lines = read(path)
     done = frozenset(tuple(line["setting"].items()) for line in lines)
+    if table.trains:
+        from studies.models.optimisers import product_facts  # torch: only what trains waits for it
+
+        environment = {**environment, **product_facts()}
     for line in results(table, stage, None, done, only, given):
-        lines.append({**line, "environment": {**environment, **table.facts()}})
+        lines.append({**line, "environment": environment})
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:

@@ -1,16 +1,19 @@
-"""The cells that a study prints, and what stands beside each here.
+"""The cells that the four studies print, and what stands beside each here.
 
 ::
 
-    matched    our figure is the printed one, within the tolerance that is stated (``verdicts``)
+    matched    our figure is the printed one, within the tolerance that is stated: low - tolerance <= ours <= high + tolerance
     differs    it is not
     stand-in   a figure of something smaller, or of another kind: ``note`` says of what
     not run    nothing was measured; ``note`` says what it takes
     by arithmetic    follows from the set-up alone, so it says that the set-up is the same, and is no outcome
+
+What is expected, and with which tolerance, stands with each table: ``printed.py`` of a paper, or the file that runs it.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +22,7 @@ from typing import Any, NamedTuple
 
 from headlong.errors import StoreError
 
+RESULTS = Path(__file__).parents[2] / "results/studies"
 STATUSES = ("matched", "differs", "stand-in", "not run", "by arithmetic")
 
 
@@ -30,6 +34,43 @@ class Cell(NamedTuple):
     ours: str
     status: str
     note: str = ""
+
+
+class Expected(NamedTuple):
+    """The published range of one number, and by how much a run may leave it and still match."""
+
+    low: float
+    high: float
+    tolerance: float = 0.0
+
+    def verdict(self, got: float) -> str:
+        return verdict_on(self.low - self.tolerance <= got <= self.high + self.tolerance)
+
+
+def verdict_on(holds: bool) -> str:
+    """Of a statement about our run, such as "more than 29 times"."""
+    return "matched" if holds else "differs"
+
+
+class Study(NamedTuple):
+    """What it is about, where its cells are (``studies.papers.MODULE.printed.cells``), and its page."""
+
+    about: str
+    module: str
+    page: str
+
+
+STUDIES = {
+    "baharav2024": Study("AdaptiveSoftmax", "adaptive_softmax", "adaptive-softmax"),
+    "ganea2019": Study("learnable monotonic functions", "monotonic_softmax", "monotonic-functions"),
+    "liao2019": Study("doubly sparse softmax", "doubly_sparse", "doubly-sparse"),
+    "vlasova-softmax": Study("SVD-softmax and hierarchical softmax", "svd_hierarchical", "svd-and-hierarchical"),
+}
+
+
+def account(paper: str, results: Path) -> list[Cell]:
+    """Every printed cell of a study, from the runs that ``results`` holds."""
+    return list(importlib.import_module(f"studies.papers.{STUDIES[paper].module}.printed").cells(results))
 
 
 def counts(found: Sequence[Cell]) -> dict[str, int]:

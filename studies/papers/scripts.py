@@ -2,7 +2,7 @@
 
 ::
 
-    python -m studies reproduce liao2019:times studies/results/liao2019.times.json
+    python -m studies reproduce liao2019:times results/studies/liao2019.times.json
 
 A table's rows are run and judged by the registry in ``__init__``; a script writes one file of its own, which pages and
 figures are made from. What its arguments mean is in the module's docstring.
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from headlong.bench.measure import environment, write_run
 from headlong.errors import OptionError
 
 
@@ -54,3 +56,9 @@ def run(name: str, arguments: Sequence[str]) -> None:
         got = " ".join(arguments) or "nothing"
         raise OptionError(f"{name} takes {script.takes}; got {got}") from error
     main(*arguments)
+
+
+def keep(file: str, command: str, record: Mapping[str, Any], threads: int = 1) -> None:
+    """What ``STUDY:SCRIPT ...`` measured, with the command that repeats it, the machine and the commit."""
+    command = f"python -m studies reproduce {command} results/studies/{Path(file).name}"
+    write_run(file, {"command": command, "environment": environment(threads), **record})

@@ -1,4 +1,4 @@
-"""Rows of published tables and printed figures as text tables. Pure: reads no file.
+"""What a command says: rows of published tables and printed figures as text tables, and how far it is.
 
 A line is what ``reproduce`` appends: ``setting``, ``got``, ``expected`` (low, high, tolerance) and ``verdict`` by metric. A
 table is its headings and its rows of cells.
@@ -7,11 +7,14 @@ table is its headings and its rows of cells.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Line = Mapping[str, Any]
 Shown = tuple[Sequence[str], Sequence[Sequence[str]]]
+SPEAKS_EVERY = 15.0
+"""Seconds between two lines of progress."""
 CELLS = ("printed of", "printed", "ours", "status", "what ours is, or takes")
 
 
@@ -42,6 +45,20 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The same for a page, set to the left."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines)
+
+
+def progress(label: str) -> Callable[[int, int], None]:
+    """A line now and then that says how far a stage is."""
+    started = told = time.monotonic()
+
+    def move(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told > SPEAKS_EVERY:
+            told = now
+            sys.stderr.write(f"{label}: {done} of {total}, {now - started:.0f} s\n")
+
+    return move
 
 
 def _cell(line: Line, metric: str) -> str:

@@ -7,6 +7,7 @@ import io
 import os
 from typing import NamedTuple
 
+from headlong.bench.measure import Progress
 from studies.__main__ import main
 
 
@@ -29,3 +30,7 @@ def ran(*words: str) -> Ran:
         os.environ.clear()
         os.environ.update(before)
     return Ran(status, out.getvalue(), err.getvalue())
+
+
+def silent(_: str) -> Progress:
+    return lambda done, total: None

@@ -11,11 +11,9 @@ import torch
 
 from studies import papers
 from studies.data import Loaded, load
-from studies.papers.account import STUDIES, account
-from studies.papers.cells import STATUSES
+from studies.papers.cells import RESULTS, STATUSES, STUDIES, account
 from studies.tests.commands import ran
 
-RESULTS = Path(__file__).parents[1] / "results"
 WORDS = [f"w{number}" for number in range(200)]
 
 

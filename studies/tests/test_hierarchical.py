@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headlong.bench.measure import Progress
 from headlong.heads import build_head
 from studies import papers
 from studies.models.harvest import write
 from studies.papers.svd_hierarchical import hierarchical as study
 from studies.papers.svd_hierarchical import languages, steps
+from studies.tests.commands import silent
 
 VOCAB, DIM, COUNT = 40, 6, 3000
-
-
-def silent(stage: str) -> Progress:
-    return lambda done, total: None
 
 
 @pytest.fixture

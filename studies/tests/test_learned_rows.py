@@ -12,23 +12,16 @@ import numpy as np
 import pytest
 
 from headlong import Layer
-from headlong.bench.measure import Progress
 from headlong.errors import StoreError
 from studies import papers
 from studies.models import harvest as harvest_run
 from studies.models.experts import lasso_ramp
-from studies.papers.account import account
-from studies.papers.cells import Cell
+from studies.papers.cells import RESULTS, Cell, Expected, account
 from studies.papers.doubly_sparse import tables as learned
 from studies.papers.doubly_sparse import tasks as study
-from studies.papers.verdicts import Expected
+from studies.tests.commands import silent
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 VOCAB, DIM = 40, 16
-
-
-def silent(_: str) -> Progress:
-    return lambda done, total: None
 
 
 @pytest.fixture

@@ -11,16 +11,13 @@ import pytest
 import torch
 
 import headlong as hl
-from headlong.bench.measure import Progress
 from headlong.errors import DataError, StoreError
 from studies import papers
 from studies.papers import Context, Model
+from studies.papers.cells import RESULTS
 from studies.papers.svd_hierarchical.rotation import Preview
 from studies.papers.svd_hierarchical.softmax import ROWS, WIDTHS, Subject, evaluate, setting
-
-
-def silent(_: str) -> Progress:
-    return lambda done, total: None
+from studies.tests.commands import silent
 
 
 def test_a_table_without_its_data_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -71,10 +68,9 @@ def test_a_study_goes_on_where_its_file_ends(tmp_path: Path) -> None:
     ran: list[str] = []
 
     def run(context: Context) -> Iterator[papers.Row]:
-        for row in settings:
-            if row not in context.done and context.wants(row):
-                ran.append(row[0][1])
-                yield papers.Row(row, {"x": float(len(ran))})
+        for row in context.left(settings):
+            ran.append(row[0][1])
+            yield papers.Row(row, {"x": float(len(ran))})
 
     table = papers.PaperTable("p", "t", "a claim", "unverified", (), run, planned=lambda: settings)
     path = tmp_path / "p.t.jsonl"
@@ -149,16 +145,15 @@ def test_times_are_compared_between_equal_products() -> None:
 def test_a_planted_number_turns_its_cell(tmp_path: Path) -> None:
     from studies.papers.monotonic_softmax.printed import awd_parameters, cells
 
-    root = Path(__file__).parents[1] / "results"
     for name in ("head-steps.json", "head-memory.json"):
-        (tmp_path / name).write_text((root / name).read_text())
+        (tmp_path / name).write_text((RESULTS / name).read_text())
     for file, old, new, turned in (
         ("head-memory.json", "148709376", "1487093760", "MoS, memory"),
         ("head-memory.json", "194707456", "194707456000", "monotone network, K = 1,000 or more, memory"),
         ("ganea2019.ranks.json", '"press":299', '"press":9', "softmax of an increasing"),
     ):
-        before = next(cell.status for cell in cells(root) if cell.what.startswith(turned))
-        text = (root / file).read_text()
+        before = next(cell.status for cell in cells(RESULTS) if cell.what.startswith(turned))
+        text = (RESULTS / file).read_text()
         assert old in text
         (tmp_path / file).write_text(text.replace(old, new))
         after = next(cell.status for cell in cells(tmp_path) if cell.what.startswith(turned))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
 from studies.papers.adaptive_softmax.synthetic import SCALE, Drawn
+from studies.papers.adaptive_softmax.tables import clopper_pearson
 from studies.papers.adaptive_softmax.variance import LINES, lines
 
 
@@ -34,6 +34,6 @@ def test_prefixes_grow_as_in_the_authors_logs(rng: np.random.Generator) -> None:
 
 def test_clopper_and_pearson() -> None:
     assert clopper_pearson(0, 300) == pytest.approx(1 - 0.05 ** (1 / 300), rel=1e-9)
-    assert clopper_pearson(13, 800) == pytest.approx(0.0257, abs=2e-4)  # scipy.stats.beta.ppf(0.95, 14, 787)
+    assert clopper_pearson(13, 800) == pytest.approx(0.0257, abs=2e-4)
     assert clopper_pearson(5, 5) == 1.0
     assert clopper_pearson(0, 200) > 0.01 > clopper_pearson(0, 300)  # 200 queries cannot certify 1 %

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headlong.structured import ExpertsLayer
-from studies.papers.account import account
+from studies.papers.cells import account
 from studies.papers.doubly_sparse import times
 from studies.papers.doubly_sparse.printed import NAMES
 

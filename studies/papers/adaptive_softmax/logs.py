@@ -1,7 +1,7 @@
 """The printed cells of AdaptiveSoftmax's language models and classifiers, recomputed from its authors' own rows.
 
     git clone https://github.com/ThrunGroup/adaptiveSoftmax CLONE
-    python -m studies reproduce baharav2024:logs CLONE studies/results/baharav2024.logs.json
+    python -m studies reproduce baharav2024:logs CLONE results/studies/baharav2024.logs.json
 
 Their repository once held a row for each query: entries read in all and by either stage alone, the best class and its
 probability, found and true. What follows from the rows is kept here, the rows are not: the repository has no licence. Gains
@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from headlong.bench.measure import environment, write_run
 from headlong.errors import DataError
+from studies.papers.scripts import keep
 
 TEXTS = {"wikitext": "wikitext2", "penn_treebank": "ptb"}
 NAMES = {"gpt2": "gpt2", "Meta-Llama-3-8B": "llama3-8b", "Mistral-7B": "mistral-7b", "gemma-7b": "gemma-7b"}
@@ -73,5 +73,4 @@ def main(clone: str, path: str) -> None:
     for (model, data, delta), blob in sorted(found.items()):
         rows = list(csv.DictReader(io.StringIO(git(Path(clone), "cat-file", "-p", blob))))
         runs.append({"model": model, "data": data, "delta": delta, **summed(rows)})
-    command = f"python -m studies reproduce baharav2024:logs CLONE studies/results/{Path(path).name}"
-    write_run(Path(path), {"command": command, "environment": environment(1), "runs": runs})
+    keep(path, "baharav2024:logs CLONE", {"runs": runs})

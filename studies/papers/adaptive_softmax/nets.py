@@ -48,14 +48,15 @@ def pixels(images: NDArray[np.uint8]) -> Any:
 
 
 def train(body: Any, inputs: Any, labels: Any, epochs: int) -> Any:
-    """The linear layer, after ``epochs`` of Adam on cross-entropy over it and ``body``; progress on stderr."""
+    """The linear layer, after ``epochs`` of Adam on cross-entropy over it and ``body``."""
     import torch
 
     from studies.models.optimisers import products
+    from studies.papers.shown import progress
 
     model = torch.nn.ModuleList([body, torch.nn.Linear(512 * 49, int(labels.max()) + 1)])
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
-    batches = len(labels) // BATCH
+    batches, tell = len(labels) // BATCH, progress("batch")
     for step in range(epochs * batches):
         epoch, at = divmod(step, batches)
         torch.manual_seed(step)
@@ -66,8 +67,7 @@ def train(body: Any, inputs: Any, labels: Any, epochs: int) -> Any:
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
         optimiser.step()
-        sys.stderr.write(f"\repoch {epoch + 1}/{epochs}  batch {at + 1}/{batches}  loss {float(loss.detach()):.3f}")
-    sys.stderr.write("\n")
+        tell(step + 1, epochs * batches)
     body.eval()
     return model[1]
 

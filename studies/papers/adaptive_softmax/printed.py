@@ -19,8 +19,7 @@ import numpy as np
 from studies.papers import judged
 from studies.papers.adaptive_softmax.synthetic import DIMS
 from studies.papers.adaptive_softmax.tables import LOGS, NETWORKS
-from studies.papers.cells import Cell, lines_of
-from studies.papers.verdicts import verdict_on
+from studies.papers.cells import Cell, lines_of, verdict_on
 
 Lines = Sequence[Mapping[str, Any]]
 CLASSIFIERS: tuple[tuple[str, str, str, str, str], ...] = (

@@ -118,28 +118,25 @@ def trial(panel: str, dim: int, seed: int) -> tuple[float, bool]:
     return float(samples), best == int(z.argmax()) and abs(math.expm1(guess - true)) <= EPS
 
 
-def setting(panel: str, dim: int) -> Setting:
-    return (("panel", panel), ("dim", str(dim)))
+def planned() -> list[Setting]:
+    return [(("panel", panel), ("dim", str(dim))) for panel in PANELS for dim in DIMS]
 
 
 def run(context: Context) -> Iterator[Row]:
     """Means over trials, with their standard errors."""
-    progress, done = context.stage("trials"), 0
+    progress, todo = context.stage("trials"), context.left(planned())
     trials = min(TRIALS, context.queries or TRIALS)
-    for panel in PANELS:
-        for dim in DIMS:
-            done += 1
-            if setting(panel, dim) in context.done:
-                continue
-            pairs = [trial(panel, dim, seed) for seed in range(trials)]
-            samples, right = np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
-            gain = dim / samples
-            got = {
-                "samples": samples.mean(), "samples_se": samples.std() / math.sqrt(trials), "gain": dim / samples.mean(),
-                "gain_se": gain.std() / math.sqrt(trials), "success": 100 * right.mean(), "trials": trials,
-            }  # fmt: skip
-            yield Row(setting(panel, dim), {name: float(f"{value:.6g}") for name, value in got.items()})
-            progress(done, len(PANELS) * len(DIMS))
+    for done, row in enumerate(todo):
+        panel, dim = row[0][1], int(row[1][1])
+        pairs = [trial(panel, dim, seed) for seed in range(trials)]
+        samples, right = np.array([pair[0] for pair in pairs]), np.array([pair[1] for pair in pairs])
+        gain = dim / samples
+        got = {
+            "samples": samples.mean(), "samples_se": samples.std() / math.sqrt(trials), "gain": dim / samples.mean(),
+            "gain_se": gain.std() / math.sqrt(trials), "success": 100 * right.mean(), "trials": trials,
+        }  # fmt: skip
+        yield Row(row, {name: float(f"{value:.6g}") for name, value in got.items()})
+        progress(done + 1, len(todo))
 
 
 register(
@@ -150,6 +147,6 @@ register(
         source="a public review of the paper's figure; sizes from notes; unverified against the paper",
         needs=(),
         run=run,
-        planned=lambda: [setting(panel, dim) for panel in PANELS for dim in DIMS],
+        planned=planned,
     )
 )

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import beta
 
 import headlong as hl
 from headlong import Layer
@@ -35,8 +36,7 @@ from headlong.bench.measure import Progress
 from headlong.errors import DataError
 from headlong.store import open_file
 from studies.papers import Context, Model, PaperTable, Row, Setting, register
-from studies.papers.adaptive_softmax.clopper_pearson import clopper_pearson
-from studies.papers.verdicts import Expected
+from studies.papers.cells import Expected
 
 Doubles = NDArray[np.float64]
 
@@ -74,16 +74,13 @@ def run(subject: Callable[[Path], Subject], context: Context) -> Iterator[Row]:
     fitted = min(CERTIFYING, len(order) // 2)
     tested = min(TESTED, context.queries or TESTED, max(1, len(order) - fitted))
     queries = vectors[np.sort(order[fitted : fitted + tested])].astype(np.float64)
-    truth, progress, done = Truth.of(layer, queries), context.stage("variants"), 0
-    for variant in VARIANTS:
-        for delta in DELTAS:
-            if setting(variant, delta) in context.done or not context.wants(setting(variant, delta)):
-                continue
-            count = min(fitted, TUNING if delta > 0.01 and variant != "bounded" else CERTIFYING)
-            got = measured(layer, variant, delta, vectors[order[:count]].astype(np.float64), queries, truth)
-            yield Row(setting(variant, delta), got, model)
-            done += 1
-            progress(done, len(DELTAS) * len(VARIANTS))
+    truth, progress = Truth.of(layer, queries), context.stage("variants")
+    todo = context.left(planned())
+    for done, row in enumerate(todo):
+        variant, delta = row[0][1], float(row[1][1])
+        count = min(fitted, TUNING if delta > 0.01 and variant != "bounded" else CERTIFYING)
+        yield Row(row, measured(layer, variant, delta, vectors[order[:count]].astype(np.float64), queries, truth), model)
+        progress(done + 1, len(todo))
 
 
 class Truth(NamedTuple):
@@ -161,6 +158,11 @@ def measured(layer: Layer, variant: str, delta: float, tuning: Doubles, queries:
             found[f"{stage}_gain"] = round(1 / float(alone.read.mean()), 4)
         found["median_probability"] = round(float(np.median(np.exp(truth.log_prob))), 4)
     return found
+
+
+def clopper_pearson(failures: int, trials: int, level: float = 0.95) -> float:
+    """The largest rate under which so few failures have probability 1 - level: P(X <= failures) = 1 - level."""
+    return float(beta.ppf(level, failures + 1, trials - failures)) if failures < trials else 1.0
 
 
 def bounded(build: Callable[..., Any], delta: float, tuning: Doubles, truth: Truth) -> float:

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m studies reproduce liao2019:contents studies/results/liao2019.contents.json
+    python -m studies reproduce liao2019:contents results/studies/liao2019.contents.json
 
     smallest          an expert with the fewest classes, the more frequent of them first
     rank correlation  (Spearman's) of a class's frequency in training and the number of experts that hold it
@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
-from headlong.bench.measure import environment, write_run
 from headlong.store import open_file
 from headlong.structured import ExpertsLayer, load_layer
 from studies.papers.doubly_sparse import tasks as study
 from studies.papers.doubly_sparse.tables import RUNS
+from studies.papers.scripts import keep
 
 TASK = "ptb, six epochs"
 """The task whose 64 experts are read."""
@@ -50,12 +51,7 @@ def rank_correlation(a: Counts, b: Counts) -> float | None:
     """Spearman's, equal values at their mean rank; None where all values of either are equal."""
     if len(np.unique(a)) < 2 or len(np.unique(b)) < 2:
         return None
-    return round(float(np.corrcoef(_ranks(a), _ranks(b))[0, 1]), 4)
-
-
-def _ranks(values: Counts) -> NDArray[np.float64]:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place], np.float64)
+    return round(float(spearmanr(a, b).statistic), 4)
 
 
 def main(file: str) -> None:
@@ -65,5 +61,4 @@ def main(file: str) -> None:
     words = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     target = np.asarray(open_file(folder / "hidden.safetensors").read("train_target"), np.int64)
     found = contents(layer, np.bincount(target, minlength=layer.vocab), words)
-    command = f"python -m studies reproduce liao2019:contents studies/results/{Path(file).name}"
-    write_run(file, {"command": command, "environment": environment(1), "runs": [{"task": "ptb", **found}]})
+    keep(file, "liao2019:contents", {"runs": [{"task": "ptb", **found}]})

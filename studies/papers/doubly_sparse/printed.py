@@ -21,8 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from studies.papers import judged
-from studies.papers.cells import Cell, unbuilt
-from studies.papers.verdicts import verdict_on
+from studies.papers.cells import Cell, unbuilt, verdict_on
 
 Line = Mapping[str, Any]
 REAL: dict[str, dict[str, tuple[float, float, float]]] = {

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.papers import Context, Model, PaperTable, Row, Setting, register
+from studies.papers.cells import Expected
 from studies.papers.doubly_sparse.printed import REAL, SEEDS, WORDS
-from studies.papers.verdicts import Expected
 
 if TYPE_CHECKING:
     from studies.models.experts.lasso_ramp import Stage
@@ -79,11 +79,9 @@ def run_synthetic(context: Context) -> Iterator[Row]:
     """The rows that are not there yet; the larger size takes a quarter of an hour of one processor."""
     from studies.papers.doubly_sparse import synthetic
 
-    for row in planned_synthetic():
-        chosen = dict(row)
-        name, seed = chosen["hierarchy"], int(chosen["seed"])
-        if row not in context.done and context.wants(row):
-            yield Row(row, synthetic.run(synthetic.CASES[name], seed, context.stage(f"train {name} seed {seed}")))
+    for row in context.left(planned_synthetic()):
+        name, seed = dict(row)["hierarchy"], int(dict(row)["seed"])
+        yield Row(row, synthetic.run(synthetic.CASES[name], seed, context.stage(f"train {name} seed {seed}")))
 
 
 def planned() -> list[Setting]:
@@ -101,7 +99,7 @@ def run(context: Context) -> Iterator[Row]:
     from studies.papers.doubly_sparse import tasks as study
 
     for name in MODELS:
-        wanted = [row for row in planned() if dict(row)["task"] == name and row not in context.done and context.wants(row)]
+        wanted = context.left(row for row in planned() if dict(row)["task"] == name)
         if not wanted or not study.files(context.data, study.TASKS[name])[1].is_file():
             continue
         data = study.read(context.data, study.TASKS[name])
@@ -207,12 +205,6 @@ def no_vectors() -> str:
     return "" if any(file.is_file() for file in found) else f"none of {names} is in the folder that HEADLONG_DATA names"
 
 
-def facts() -> dict[str, str]:
-    from studies.models.optimisers import product_facts
-
-    return product_facts()
-
-
 register(
     PaperTable(
         paper="liao2019",
@@ -238,6 +230,6 @@ TABLE = register(
         expected=expected(),
         models=tuple(model for task, model in MODELS.items() if task.partition(",")[0] in WORDS),
         planned=planned,
-        facts=facts,
+        trains=True,
     )
 )

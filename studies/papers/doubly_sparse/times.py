@@ -8,7 +8,7 @@
     d-softmax  a quarter of the classes at D, a quarter at D / 2, half at D / 4
     ds-64      a gate and 64 experts of V / (times fewer FLOPs) - 64 rows
 
-    python -m studies reproduce liao2019:times studies/results/liao2019.times.json
+    python -m studies reproduce liao2019:times results/studies/liao2019.times.json
 
 The rows are random: every method here reads as many of them whatever they are, so the times are those of a trained layer of
 that shape, and the answers mean nothing. The poster times one processor of another make, so ratios are what can be compared.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +25,10 @@ import numpy as np
 from headlong import Layer
 from headlong import compile as compile_layer
 from headlong.bench import rivals
-from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, environment, pinned, processors, write_run
+from headlong.bench.measure import Contestant, Schedule, claim_threads, contest, pinned, processors
 from headlong.structured import BlocksLayer, ExpertsLayer
 from studies.papers.doubly_sparse.printed import REAL
+from studies.papers.scripts import keep
 
 K, EXPERTS, WIDTH, QUERIES = 10, 64, 16, 256
 
@@ -58,18 +58,13 @@ def flat(made: Shape, rng: np.random.Generator) -> Layer:
 
 
 def blocks(layer: Layer) -> BlocksLayer:
-    """The first D, D / 2 and D / 4 columns of a quarter, a quarter and half of the rows."""
+    """Of falling width, the first classes the widest."""
     import torch
 
-    from headlong.heads import DifferentiatedHead
+    from studies.papers.doubly_sparse.tasks import blocks_of
 
-    head: Any = DifferentiatedHead(layer.dim, layer.vocab, counts=np.arange(layer.vocab, 0, -1))
-    with torch.no_grad():
-        for part, ids in zip(head.weights, torch.split(head.order, head.sizes), strict=True):
-            part.copy_(torch.from_numpy(np.array(layer.weight))[ids, : part.shape[1]])
-        head.bias.copy_(torch.from_numpy(np.array(layer.bias))[head.order])
-    layer_of: BlocksLayer = head.to_layer()
-    return layer_of
+    weight, bias = (torch.from_numpy(np.array(part)) for part in (layer.weight, layer.bias))
+    return blocks_of(weight, bias, np.arange(layer.vocab, 0, -1)).to_layer()
 
 
 def experts(made: Shape, rng: np.random.Generator) -> ExpertsLayer:
@@ -108,9 +103,9 @@ def timed(made: Shape, threads: int, schedule: Schedule) -> dict[str, list[float
 def main(file: str) -> None:
     threads = processors()
     claim_threads(threads)
-    record: dict[str, Any] = {"environment": environment(threads), "runs": []}
+    runs: list[dict[str, Any]] = []
     with pinned(threads):
         for task, made in SHAPES.items():
             found = timed(made, threads, Schedule(rounds=25, calls=8, seconds=12.0))
-            record["runs"].append({"task": task, **made._asdict(), "milliseconds": found})
-    write_run(Path(file), record)
+            runs.append({"task": task, **made._asdict(), "milliseconds": found})
+    keep(file, "liao2019:times", {"runs": runs}, threads)

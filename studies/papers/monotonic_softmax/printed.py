@@ -13,14 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from studies.papers.cells import Cell, lines_of, unbuilt
+from studies.papers.cells import Cell, Expected, lines_of, unbuilt
 from studies.papers.monotonic_softmax.beside_printed import beside
+from studies.papers.monotonic_softmax.language_models import STUDIES, TRAINED_HEADS, VOCABS, classes_and_mixture
 from studies.papers.monotonic_softmax.printed_in_text import said
 from studies.papers.monotonic_softmax.talk import COLUMNS, ILLEGIBLE, TABLE, UNCLEAR, WHERE, printed
-from studies.papers.verdicts import Expected
 
 Lines = Mapping[str, list[Mapping[str, Any]]]
-VOCABS = {"ptb": 10_000, "wikitext2": 33_278}
 SIZES = (400, 1150, 1150, 400)
 """Widths of the published AWD-LSTM, whose embedding is tied to the output rows."""
 RUNS = {"": "LSTM 2 x 200, six epochs", "-early": "LSTM 2 x 200, the first epoch or less"}
@@ -48,7 +47,8 @@ def _what(corpus: str, head: str, column: str) -> str:
 
 def _counted(corpus: str, head: str, value: float) -> Cell:
     """By arithmetic where it is the printed count, to its last digit."""
-    ours = awd_parameters(VOCABS[corpus], head) / 1e6
+    vocab = VOCABS[STUDIES[corpus].corpus]
+    ours = awd_parameters(vocab, head) / 1e6
     half = 0.5 if value == round(value) else 0.05
     what = _what(corpus, head, COLUMNS[0])
     if Expected(value, value, half).verdict(ours) == "matched":
@@ -56,26 +56,18 @@ def _counted(corpus: str, head: str, value: float) -> Cell:
     if "PLIF" in head:
         note = "printed as if it had two vectors as long as the knots; ours is one"
     elif "MoS" in head:
-        more = ours - awd_parameters(VOCABS[corpus], "softmax") / 1e6
+        more = ours - awd_parameters(vocab, "softmax") / 1e6
         note = f"printed as the softmax's; fifteen components add {more:.1f}"
     else:
         note = "printed without a digit behind the point, and cut rather than rounded"
     return Cell(what, f"{value:g}", f"{ours:.2f}", "differs", note)
 
 
-def _options(head: str) -> dict[str, Any]:
-    from studies.papers.monotonic_softmax.language_models import TRAINED_HEADS
-
-    return TRAINED_HEADS[head]
-
-
 def awd_parameters(vocab: int, head: str) -> int:
     """Of the published AWD-LSTM (400, 1150, 1150, 400, tied) with one of ``language_models.TRAINED_HEADS``."""
-    components: int = _options(head).get("components", 0)
-    knots: int = _options(head).get("knots", 0)
+    knots: int = TRAINED_HEADS[head].get("knots", 0)
     layers = sum(4 * after * (size + after + 2) for size, after in pairwise(SIZES))
-    dim = SIZES[0]
-    return layers + vocab * (dim + 1) + components * (dim * dim + 2 * dim) + knots
+    return layers + classes_and_mixture(head, SIZES[0], vocab) + knots
 
 
 def _takes(corpus: str, head: str) -> str:

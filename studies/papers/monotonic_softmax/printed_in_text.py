@@ -11,10 +11,9 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-from studies.papers.cells import Cell, lines_of
+from studies.papers.cells import Cell, lines_of, verdict_on
 from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, beside
 from studies.papers.monotonic_softmax.talk import WHERE
-from studies.papers.verdicts import verdict_on
 
 CLAIMS = {
     f"MoS, time of the softmax's ({WHERE['mixture']})": "2 to 6.4",

@@ -1,6 +1,6 @@
 """Ganea et al. (2019): the rank of the log-probabilities of made heads: a softmax's, and what exceeds it.
 
-    python -m studies reproduce ganea2019:ranks studies/results/ganea2019.ranks.json
+    python -m studies reproduce ganea2019:ranks results/studies/ganea2019.ranks.json
 
     press = #{s_i > s_1 2^-24 sqrt(m + n + 1)}        singular values s of log p [contexts, classes], in float64
 
@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong.bench.measure import environment, write_run
+from studies.papers.scripts import keep
 
 SIZE, DIM, COMPONENTS = 300, 8, 3
 Doubles = NDArray[np.float64]
@@ -54,5 +53,4 @@ def made() -> Iterator[dict[str, Any]]:
 
 
 def main(path: str) -> None:
-    command = f"python -m studies reproduce ganea2019:ranks studies/results/{Path(path).name}"
-    write_run(Path(path), {"command": command, "environment": environment(1), "runs": list(made())})
+    keep(path, "ganea2019:ranks", {"runs": list(made())})

@@ -52,7 +52,7 @@ def planned() -> list[Setting]:
 
 def run(context: Context) -> Iterator[Row]:
     """The rows that are not there yet."""
-    todo = [row for row in planned() if row not in context.done and context.wants(row)]
+    todo = context.left(planned())
     progress = context.stage(f"fit {len(todo)} of {len(planned())} rows")
     for done, row in enumerate(todo):
         facts = dict(row)

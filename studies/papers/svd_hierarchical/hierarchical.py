@@ -89,7 +89,7 @@ def planned() -> list[Setting]:
 
 def run(table: str, context: Context) -> Iterator[Row]:
     """The rows that are not there yet."""
-    todo = [row for row in planned() if row not in context.done and context.wants(row)]
+    todo = context.left(planned())
     if not todo:
         return
     data = read(context.data, FOLDERS[table])

@@ -134,7 +134,7 @@ def planned() -> list[Setting]:
 def run(context: Context) -> Iterator[Row]:
     model = Languages(wheel().read_bytes())
     engine = hl.compile(model.layer, delta=0.0, threads=1)
-    for row in (row for row in planned() if row not in context.done and context.wants(row)):
+    for row in context.left(planned()):
         name = dict(row)["language"]
         lines = [line for line in (context.data / TEXTS[name]).read_text("utf-8").splitlines() if line.strip()][:LINES]
         hidden = np.stack([model.hidden(line) for line in lines])

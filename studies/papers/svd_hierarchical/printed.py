@@ -27,7 +27,7 @@ DRAWN = {
         "every method on the same test vectors of Penn Treebank; SVD-softmax on WikiText-2 as well",
     ),
     "time of a token, CPU": ("hierarchical-times.json", "SmolLM2, a recogniser, an LSTM, 793,471 classes drawn by Zipf's law"),
-    "time of a token, GPU": ("../../results/device.json", "SVD-softmax on SmolLM2's head; trees are read on the CPU"),
+    "time of a token, GPU": ("../device.json", "SVD-softmax on SmolLM2's head; trees are read on the CPU"),
     "One Billion Word": ("vlasova-softmax.gbw.jsonl", "takes the corpus, and a model of 793,471 classes trained on it"),
 }
 

@@ -33,8 +33,8 @@ from headlong import Layer
 from headlong.bench import real_layers
 from headlong.store import open_file
 from studies.papers import Context, Model, PaperTable, Row, Setting, register
+from studies.papers.cells import Expected
 from studies.papers.svd_hierarchical.rotation import Preview
-from studies.papers.verdicts import Expected
 
 Doubles = NDArray[np.float64]
 Floats = NDArray[np.float32]

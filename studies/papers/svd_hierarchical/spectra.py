@@ -2,7 +2,7 @@
 
 ::
 
-    python -m studies reproduce vlasova-softmax:spectra studies/results/vlasova-softmax.spectra.json
+    python -m studies reproduce vlasova-softmax:spectra results/studies/vlasova-softmax.spectra.json
 
     plain     singular values of W
     centred   of W less its mean row, which adds the same to every logit and is nothing to a softmax
@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from headlong import Layer
 from headlong.bench import real_layers
-from headlong.bench.measure import environment, write_run
 from headlong.errors import HeadlongError
+from studies.papers.scripts import keep
 
 Doubles = NDArray[np.float64]
 VECTORS, PARTS = 20_000, (16, 8, 4)
@@ -67,5 +67,4 @@ def main(path: str) -> None:
             sys.stderr.write(f"{name}: {error}\n")
             continue
         runs[name] = measured(name, one.layer, one.train)
-    command = f"python -m studies reproduce vlasova-softmax:spectra studies/results/{file.name}"
-    write_run(file, {"command": command, "environment": environment(1), "runs": list(runs.values())})
+    keep(path, "vlasova-softmax:spectra", {"runs": list(runs.values())})

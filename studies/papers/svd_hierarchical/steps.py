@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -46,13 +45,3 @@ def train(
             optimiser.step()
             schedule.step()
             progress(number * steps + step + 1, passes * steps)
-
-
-def said(label: str) -> Callable[[int, int], None]:
-    """A line on stderr every hundred steps."""
-
-    def progress(done: int, total: int) -> None:
-        if done % 100 == 0 or done == total:
-            sys.stderr.write(f"{label}: {done}/{total}\n")
-
-    return progress

@@ -3,7 +3,7 @@
 ::
 
     python -m studies reproduce vlasova-softmax:times prepare FOLDER  # heads trained on Penn Treebank's vectors
-    python -m studies reproduce vlasova-softmax:times time FOLDER studies/results/hierarchical-times.json [LAYER...]
+    python -m studies reproduce vlasova-softmax:times time FOLDER results/studies/hierarchical-times.json [LAYER...]
 
 The Penn Treebank LSTM's layer with heads trained on its hidden vectors (``ptb-lstm``), SmolLM2's head and a text recogniser's
 (``smollm2``, ``characters``), and a layer of One Billion Word's size (``synthetic``, 793,471 x 256; random rows, biases and
@@ -26,6 +26,7 @@ from headlong import Layer
 from headlong.bench import real_layers, rivals
 from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, read_run, write_run
 from headlong.structured import TreeLayer, load_layer
+from studies.papers.shown import progress
 from studies.papers.svd_hierarchical import hierarchical as study
 from studies.papers.svd_hierarchical import steps
 
@@ -40,7 +41,7 @@ def prepare(folder: Path) -> None:
     for name in study.HEADS:
         head = study.build(name, data)
         steps.start(head)
-        steps.train(head, data.hidden[some], data.target[some], steps.said(f"train {name}"))
+        steps.train(head, data.hidden[some], data.target[some], progress(f"train {name}"))
         head.to_layer().save(folder / _file(name))
 
 
@@ -106,5 +107,5 @@ def main(what: str, folder: str, file: str = "", *names: str) -> None:
             found = contest(list(contestants(layers, threads)), hidden, 1, schedule)
             milliseconds = {one.contestant: [round(1000 * part, 5) for part in quantiles(one.seconds, n=4)] for one in found}
             runs[name] = {"layer": name, "milliseconds": milliseconds, "environment": environment(threads)}
-            command = f"python -m studies reproduce vlasova-softmax:times time FOLDER studies/results/{Path(file).name}"
+            command = f"python -m studies reproduce vlasova-softmax:times time FOLDER results/studies/{Path(file).name}"
             write_run(file, {"command": command, "runs": list(runs.values())})
