@@ -18,7 +18,7 @@ using SegmentRecord = std::tuple<int64_t, int64_t, int, int, double, double, dou
 
 class BoundCodes {
   public:
-    // executor: reads the layer's own rows, and lives as long; tiles [tiles, bytes]; rotation [dim, columns]
+    // executor: reads the layer's own rows, and lives as long; tiles [tiles, bytes]; rotation [panels, dim, 32]
     BoundCodes(nb::object executor, Bytes tiles, Doubles mean, Doubles centre, Floats rotation, const nb::sequence& given, double lost,
                double most_base, const std::string& isa)
         : kept_{executor, nb::cast(tiles), nb::cast(mean), nb::cast(centre), nb::cast(rotation)} {
@@ -50,8 +50,9 @@ class BoundCodes {
         c.count = (c.rows->vocab + kTile - 1) / kTile;
         check(tiles.ndim() == 2 && static_cast<int64_t>(tiles.shape(0)) == c.count && static_cast<int64_t>(tiles.shape(1)) == c.layout.bytes,
               "tiles must be [tiles, bytes]");
-        check(rotation.ndim() == 2 && static_cast<int64_t>(rotation.shape(0)) == dim && static_cast<int64_t>(rotation.shape(1)) == c.width,
-              "rotation must be [dim, columns]");
+        check(rotation.ndim() == 3 && static_cast<int64_t>(rotation.shape(0)) * kPanel == c.width && static_cast<int64_t>(rotation.shape(1)) == dim &&
+                  static_cast<int64_t>(rotation.shape(2)) == kPanel,
+              "rotation must be [panels, dim, 32]");
         c.tiles = tiles.data(), c.mean = mean.data(), c.centre = centre.data(), c.rotation = rotation.data();
     }
 

@@ -69,12 +69,21 @@ struct Scan {
         if (static_cast<int64_t>(own.lower.size()) == question.k) raise_to(threshold[q], own.lower.front());
     }
 
-    void take_hits(int thread, int64_t q, int64_t tile, const float* est, float radius, float constant) {
-        alignas(64) float upper[kTile];
-        const float least = threshold[q].load(std::memory_order_relaxed);
-        uint64_t hits = codes.scan->reach(est, codes.shares(tile), radius, least - constant, upper);
-        if (hits == 0) return;
-        hits &= allowed_in(question, q, codes.rows->vocab, tile);
+    // The classes of a tile that reach the thresholds of a group's queries, in the same two steps as masses.
+    void take_reaching(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* radii, const float* constants) {
+        alignas(64) float upper[kMostLanes * kTile];
+        uint64_t hits[kMostLanes];
+        for (int i = 0; i < group.n; ++i)
+            hits[i] = codes.scan->reach(est + i * kTile, codes.shares(tile), radii[i], threshold[group.first + i].load(std::memory_order_relaxed) - constants[i],
+                                        upper + i * kTile);
+        for (int i = 0; i < group.n; ++i) {
+            const int64_t q = group.first + i;
+            if (hits[i] == 0 || !all.queries[q].usable) continue;
+            take_hits(thread, q, tile, est + i * kTile, upper + i * kTile, constants[i], hits[i] & allowed_in(question, q, codes.rows->vocab, tile));
+        }
+    }
+
+    void take_hits(int thread, int64_t q, int64_t tile, const float* est, const float* upper, float constant, uint64_t hits) {
         Found& own = own_found(thread, q);
         for (; hits != 0; hits &= hits - 1) {
             const int i = __builtin_ctzll(hits);
@@ -88,7 +97,7 @@ struct Scan {
         }
     }
 
-    // The masses of a tile for all queries of a group, then what is taken of them: who asks for a sum at once waits for it.
+    // The masses of a tile for all queries of a group before any is taken: who asks for a sum at once waits for it.
     void take_masses(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* part, const float* bend) {
         alignas(64) float mass[kMostLanes * kTile], shared[kMostLanes * kTile], linked[kTile];
         uint64_t heads[kMostLanes];
@@ -134,18 +143,22 @@ struct Scan {
         uint64_t noise = mix(own.key + static_cast<uint64_t>(tile) * 0x9E3779B97F4A7C15u);
         const auto uniform = [&] { return (static_cast<double>(noise >> 11) + 0.5) * 0x1p-53; };
         if (uniform() < 1 - total) return;  // the first is not below: -log u > 1 - u
-        constexpr int kRuns = 8;  // of every eighth class: one step passes a run
-        float runs[kRuns] = {};
+        constexpr int kRuns = 8;  // of every eighth class; places are counted, a branch for each would be guessed wrongly
+        float runs[kRuns] = {}, ends[kRuns];
         for (int i = 0; i < kTile; i += kRuns)
             for (int r = 0; r < kRuns; ++r) runs[r] += shared[i + r];
+        std::partial_sum(runs, runs + kRuns, ends);
+        const double per_gap = 1 / gap;
         for (double mark = 0; (mark -= std::log(uniform())) < total; noise = mix(noise + 0x9E3779B97F4A7C15u)) {
             noise = mix(noise ^ 0xD1B54A32D192ED03u);
-            float left = static_cast<float>(uniform()) * sum.shared;
-            int i = 0;
-            for (; i < kRuns - 1 && left >= runs[i]; ++i) left -= runs[i];
-            for (; i < kTile - kRuns && left >= shared[i]; i += kRuns) left -= shared[i];
+            const float at = static_cast<float>(uniform()) * sum.shared;
+            int run = 0, step = 0;
+            for (int r = 0; r + 1 < kRuns; ++r) run += at >= ends[r];
+            float end = run > 0 ? ends[run - 1] : 0;
+            for (int s = 0; s + 1 < kTile / kRuns; ++s) step += at >= (end += shared[s * kRuns + run]);
+            int i = step * kRuns + run;
             while (i >= kRuns && !(shared[i] > 0)) i -= kRuns;  // where roundings led beyond the last of them
-            if (shared[i] > 0) found.draws.push_back({static_cast<float>(mark / gap), static_cast<int32_t>(tile * kTile + i), mass[i], shared[i] * sum.off.part});
+            if (shared[i] > 0) found.draws.push_back({static_cast<float>(mark * per_gap), static_cast<int32_t>(tile * kTile + i), mass[i], shared[i] * sum.off.part});
         }
     }
 
@@ -221,10 +234,7 @@ struct Scan {
             alignas(64) float radii[kMostLanes], part[kMostLanes], bend[kMostLanes];
             if (sums) codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part, bend);
             if (ids) codes.scan->radii(codes.tile(tile), codes.layout, near[g], 0, radii, nullptr, nullptr);
-            for (int q = 0; q < group.n; ++q) {
-                if (!all.queries[group.first + q].usable) continue;
-                if (ids) take_hits(thread, group.first + q, tile, est + q * kTile, radii[q], near[g].constant[q]);
-            }
+            if (ids) take_reaching(thread, group, tile, est, radii, near[g].constant);
             if (sums) take_masses(thread, group, tile, est, part, bend);
         });
     }

@@ -12,6 +12,7 @@ namespace headlong {
 namespace {
 
 constexpr double kUp = 1 + 0x1p-18;  // covers the roundings of a radius in float32
+constexpr int64_t kRotatedAtOnce = 32, kPieces = 4;  // queries, and pieces of a thread
 constexpr double kShortest = 1e-12, kLongest = 1e12;  // lengths whose squares float32 holds
 
 // int8 numbers whose mean is x / step, from noise that belongs to this query, this plane and this coordinate. Returns the step.
@@ -118,14 +119,14 @@ PreparedCodes prepare_codes(const Codes& codes, const double* hidden, int64_t n,
         all.queries[q].add = add;
         all.queries[q].usable = lengths[q] < kLongest && std::isfinite(add);
     }
-    // Pieces of some queries or of some columns, whichever there are more of.
-    const int64_t by = n >= 8 ? 8 : n, parts = n >= 8 ? 1 : std::max<int64_t>(1, std::min<int64_t>(threads, width / 64));
+    // Some panels for some queries: a panel that was read serves all of them, and every thread has some pieces.
+    const int64_t by = std::min<int64_t>(n, kRotatedAtOnce), chunks = (n + by - 1) / by, panels = width / kPanel;
+    const int64_t parts = std::max<int64_t>(1, std::min(panels, (n < 4 ? 1 : kPieces) * threads / chunks)), pieces = chunks * parts;
     Turns<int64_t> next;
-    const int64_t pieces = (n + by - 1) / by * parts;
     run_parallel(dim * width * n < (1 << 16) ? 1 : threads, [&](int) {
         for (int64_t piece = next++; piece < pieces; piece = next++) {
-            const int64_t q = piece / parts * by, some = std::min(by, n - q), part = piece % parts, columns = width / 32;
-            codes.scan->rotate(codes.rotation, dim, width, columns * part / parts * 32, columns * (part + 1) / parts * 32, &d[q * dim], some, &x[q * width]);
+            const int64_t q = piece / parts * by, some = std::min(by, n - q), part = piece % parts;
+            codes.scan->rotate(codes.rotation, dim, width, panels * part / parts * kPanel, panels * (part + 1) / parts * kPanel, &d[q * dim], some, &x[q * width]);
         }
     });
     next.store(0);

@@ -124,7 +124,7 @@ inline Halves halves(F v) {
 
 // Some columns of some queries.
 template <int Queries, int Vectors>
-void rotate_columns(const float* rotation, int64_t dim, int64_t width, const float* d, float* x, int64_t column) {
+void rotate_columns(const float* panel, int64_t dim, int64_t width, const float* d, float* x) {
     D low[Queries][Vectors] = {}, high[Queries][Vectors] = {};
     for (int64_t start = 0; start < dim; start += kProducts) {
         const int64_t stop = start + kProducts < dim ? start + kProducts : dim;
@@ -132,7 +132,7 @@ void rotate_columns(const float* rotation, int64_t dim, int64_t width, const flo
         for (int64_t j = start; j < stop; ++j) {
             F r[Vectors];
 #pragma GCC unroll 4
-            for (int v = 0; v < Vectors; ++v) r[v] = load(rotation + j * width + column + v * LANES);
+            for (int v = 0; v < Vectors; ++v) r[v] = load(panel + j * kPanel + v * LANES);
 #pragma GCC unroll 4
             for (int q = 0; q < Queries; ++q) {
                 const F one = splat(d[q * dim + j]);
@@ -150,15 +150,16 @@ void rotate_columns(const float* rotation, int64_t dim, int64_t width, const flo
     for (int q = 0; q < Queries; ++q)
         for (int v = 0; v < Vectors; ++v) {
             const Halves both = {__builtin_convertvector(low[q][v], HalfF), __builtin_convertvector(high[q][v], HalfF)};
-            std::memcpy(x + q * width + column + v * LANES, &both, sizeof both);
+            std::memcpy(x + q * width + v * LANES, &both, sizeof both);
         }
 }
 
 void rotate(const float* rotation, int64_t dim, int64_t width, int64_t first, int64_t stop, const float* d, int64_t n, float* x) {
-    for (int64_t column = first; column < stop;) {
+    constexpr int kVectors = kPanel / LANES < 2 ? 1 : 2;
+    for (int64_t column = first; column < stop; column += kVectors * LANES) {
+        const float* panel = rotation + column / kPanel * kPanel * dim + column % kPanel;
         int64_t q = 0;
-        for (; q + 4 <= n; q += 4) rotate_columns<4, 32 / LANES < 2 ? 1 : 2>(rotation, dim, width, d + q * dim, x + q * width, column);
-        for (; q < n; ++q) rotate_columns<1, 32 / LANES < 2 ? 1 : 2>(rotation, dim, width, d + q * dim, x + q * width, column);
-        column += (32 / LANES < 2 ? 1 : 2) * LANES;
+        for (; q + 4 <= n; q += 4) rotate_columns<4, kVectors>(panel, dim, width, d + q * dim, x + q * width + column);
+        for (; q < n; ++q) rotate_columns<1, kVectors>(panel, dim, width, d + q * dim, x + q * width + column);
     }
 }

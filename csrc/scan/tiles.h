@@ -18,6 +18,7 @@ constexpr int64_t kTile = 64;        // classes of a tile
 constexpr int kMostSegments = 16;
 constexpr float kLeastShare = 0.25f;  // of a tile's radius that a class has at the least
 constexpr int kMostPasses = 2 * kMostSegments;
+constexpr int64_t kPanel = 32;       // columns of a rotation that lie side by side
 constexpr int kLanes = 8;           // queries that are read side by side, at most
 constexpr int kMostLanes = 16;           // numbers of as many queries, filled up to the widest register
 
@@ -81,7 +82,8 @@ struct ScanKernels {
     void (*surprisals)(const float* est, float beta, float edge, float lift, const float* mass, float* shared, float sums[3]);
     // link(est + add), -inf where est is. What float32 may be off is the caller's to add to radii.
     void (*linked)(const float* est, float add, Link link, float* out);
-    // Columns first .. stop - 1, multiples of 32, of x [n][width] = d [n][dim] @ rotation [dim][width]: sums of 8 products in float32 are summed in float64.
+    // Columns first .. stop - 1, multiples of kPanel, of x [n][width] = d [n][dim] @ rotation, which lies [panels][dim][kPanel]: sums of 8 products in
+    // float32 are summed in float64.
     void (*rotate)(const float* rotation, int64_t dim, int64_t width, int64_t first, int64_t stop, const float* d, int64_t n, float* x);
 };
 

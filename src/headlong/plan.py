@@ -130,7 +130,7 @@ class Codes(NamedTuple):
 
     ``tiles``     ``[ceil(vocab / 64), bytes]`` uint8: codes, scales, error norms and bases of 64 classes
     ``mean``, ``centre``  ``[dim]`` float64
-    ``rotation``  ``[dim, columns]`` float32: every segment's columns, made up to a multiple of 32 by zeros
+    ``rotation``  ``[panels, dim, 32]`` float32: 32 columns in a panel; every segment's are made up to whole panels by zeros
     ``segments``  the rotated coordinates
     ``bounds``    ``[segments, 4]`` float64: the largest |q|, the largest |scale q|, what rounding does to x and to rows
     ``lost``, ``most_base``  what products in float64 lose, and the largest |base|

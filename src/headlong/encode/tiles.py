@@ -91,10 +91,8 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     if not (np.isfinite(bounds).all() and longest < LARGEST and most_base < LARGEST and bounds.max() < LARGEST):
         return None
     mean, centre = np.ascontiguousarray(basis.mean, np.float64), np.ascontiguousarray(basis.centre, np.float64)
-    rotation = turned
-    if any((stop - start) % GROUP for start, stop, *_ in segments):
-        padded = [np.pad(turned[:, a:b], ((0, 0), (0, -(b - a) % GROUP))) for a, b, *_ in segments]
-        rotation = np.concatenate(padded, axis=1)
+    padded = np.concatenate([np.pad(turned[:, a:b], ((0, 0), (0, -(b - a) % GROUP))) for a, b, *_ in segments], axis=1)
+    rotation = np.ascontiguousarray(padded.reshape(layer.dim, -1, GROUP).swapaxes(0, 1))
     return Codes(tiles, mean, centre, rotation, segments, bounds, lost * longest, most_base)
 
 

@@ -42,7 +42,7 @@ class CodesInNumPy:
         codes = self.codes
         moved = hidden - codes.mean
         length = np.linalg.norm(moved, axis=1)
-        x = moved.astype(np.float32).astype(np.float64) @ codes.rotation
+        x = moved.astype(np.float32).astype(np.float64) @ np.concatenate([*codes.rotation], axis=1)
         estimate = np.tile(self.base, (len(hidden), 1))
         squares, linear = np.zeros((2, len(hidden), len(codes.tiles)))
         constant, size, column = codes.lost * length, np.full(len(hidden), codes.most_base), 0

@@ -43,7 +43,7 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
     size += -(-len(segments) * 8 // LINE) * LINE
     bounds = tensor("plan.codes.bounds", np.float64, (len(segments), 4))
     mean, centre = (tensor(f"plan.codes.{name}", np.float64, (dim,)) for name in ("mean", "centre"))
-    rotation = tensor("plan.codes.rotation", np.float32, (dim, GROUP * sum(groups)))
+    rotation = tensor("plan.codes.rotation", np.float32, (sum(groups), dim, GROUP))
     for name, array in (("bounds", bounds), ("mean", mean), ("centre", centre), ("rotation", rotation)):
         if not np.isfinite(array).all() or (name == "bounds" and array.min() < 0):
             raise ValueError(f"the {name} of the codes contain NaN, infinity or negative bounds")
