@@ -70,7 +70,7 @@ struct Scan {
     }
 
     // The classes of a tile that reach the thresholds of a group's queries, in the same two steps as masses.
-    void take_reaching(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* radii, const float* constants) {
+    void take_hits(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* radii, const float* constants) {
         alignas(64) float upper[kMostLanes * kTile];
         uint64_t hits[kMostLanes];
         for (int i = 0; i < group.n; ++i)
@@ -79,21 +79,17 @@ struct Scan {
         for (int i = 0; i < group.n; ++i) {
             const int64_t q = group.first + i;
             if (hits[i] == 0 || !all.queries[q].usable) continue;
-            take_hits(thread, q, tile, est + i * kTile, upper + i * kTile, constants[i], hits[i] & allowed_in(question, q, codes.rows->vocab, tile));
-        }
-    }
-
-    void take_hits(int thread, int64_t q, int64_t tile, const float* est, const float* upper, float constant, uint64_t hits) {
-        Found& own = own_found(thread, q);
-        for (; hits != 0; hits &= hits - 1) {
-            const int i = __builtin_ctzll(hits);
-            const float end = upper[i] + constant;
-            own.hits.push_back({static_cast<int32_t>(tile * kTile + i), est[i], end});
-            raise(own, q, est[i] - (question.delta > 0 ? kNarrow : 1.f) * (end - est[i]));
-        }
-        if (own.hits.size() % 1024 < 32 && own.hits.size() > 1024) {  // the threshold has risen since the first ones came
-            const float now = threshold[q].load(std::memory_order_relaxed);
-            own.hits.erase(std::remove_if(own.hits.begin(), own.hits.end(), [&](const CodeHit& hit) { return hit.upper < now; }), own.hits.end());
+            Found& own = own_found(thread, q);
+            for (uint64_t left = hits[i] & allowed_in(question, q, codes.rows->vocab, tile); left != 0; left &= left - 1) {
+                const int c = __builtin_ctzll(left);
+                const float at = est[i * kTile + c], end = upper[i * kTile + c] + constants[i];
+                own.hits.push_back({static_cast<int32_t>(tile * kTile + c), at, end});
+                raise(own, q, at - (question.delta > 0 ? kNarrow : 1.f) * (end - at));
+            }
+            if (own.hits.size() % 1024 < 32 && own.hits.size() > 1024) {  // the threshold has risen since the first ones came
+                const float now = threshold[q].load(std::memory_order_relaxed);
+                own.hits.erase(std::remove_if(own.hits.begin(), own.hits.end(), [&](const CodeHit& hit) { return hit.upper < now; }), own.hits.end());
+            }
         }
     }
 
@@ -234,7 +230,7 @@ struct Scan {
             alignas(64) float radii[kMostLanes], part[kMostLanes], bend[kMostLanes];
             if (sums) codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part, bend);
             if (ids) codes.scan->radii(codes.tile(tile), codes.layout, near[g], 0, radii, nullptr, nullptr);
-            if (ids) take_reaching(thread, group, tile, est, radii, near[g].constant);
+            if (ids) take_hits(thread, group, tile, est, radii, near[g].constant);
             if (sums) take_masses(thread, group, tile, est, part, bend);
         });
     }
