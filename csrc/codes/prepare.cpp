@@ -64,8 +64,6 @@ void code_query(const Codes& codes, const float* x, double length, uint64_t key,
     query.usable &= query.constant < kLongest;
 }
 
-int lanes_for(int64_t n) { return n > 4 ? 8 : n > 2 ? 4 : static_cast<int>(n); }
-
 CodeGroup group_of(const Codes& codes, const PreparedCodes& all, int64_t first, int n, int lanes) {
     CodeGroup group;
     group.first = first, group.n = n, group.lanes = lanes;
@@ -137,7 +135,7 @@ PreparedCodes prepare_codes(const Codes& codes, const double* hidden, int64_t n,
     });
     for (int64_t q = 0; q < n; q += kLanes) {
         const int some = static_cast<int>(std::min<int64_t>(kLanes, n - q));
-        all.groups.push_back(group_of(codes, all, q, some, lanes_for(some)));
+        all.groups.push_back(group_of(codes, all, q, some, some > 4 ? 8 : some > 2 ? 4 : some));
     }
     return all;
 }
