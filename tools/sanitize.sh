@@ -3,7 +3,7 @@
 #
 #   tools/sanitize.sh address     out-of-bounds, use after free, undefined behaviour
 #   tools/sanitize.sh thread      data races
-#   tools/sanitize.sh KIND TEST...  other tests than those of kernels, codes, encoder, masks, engines, batches, blocks, many callers, the pool,
+#   tools/sanitize.sh KIND TEST...  other tests than those of kernels, codes, masks, engines, batches, blocks, many callers, the pool,
 #                                   engines that learn from queries, saved engines, damaged files, and slices of storm and soak
 #                                   (HEADLONG_STORM: their seconds)
 #
@@ -20,7 +20,7 @@ case $kind in
   *) echo "$kind is no sanitizer; choose address or thread" >&2; exit 2 ;;
 esac
 tests=("$@")
-[ ${#tests[@]} -gt 0 ] || tests=(tests/kernels tests/codes tests/runtime/test_pool.py tests/previews/test_encode.py
+[ ${#tests[@]} -gt 0 ] || tests=(tests/kernels tests/codes tests/runtime/test_pool.py
   tests/engines/test_{masks,engines,batches,promise,callers,saved}.py tests/engines/blocks tests/engines/changing tests/cli/test_fuzz.py tests/storm)
 
 python=${PYTHON:-python3}

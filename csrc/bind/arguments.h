@@ -72,17 +72,14 @@ inline StoredRows rows_of(const AnyArray& array, const std::string& name) {
 void bind_descent(nb::module_& m);
 void bind_widened(nb::module_& m);
 
-// The executor; kernels by themselves; losses of heads.
+// The executor and readers; kernels by themselves; losses of heads.
 void bind_executor(nb::module_& m);
+void bind_reader(nb::module_& m);
 void bind_kernels(nb::module_& m);
 void bind_losses(nb::module_& m);
 
-// Adds what encodes a layer.
-void bind_encode(nb::module_& m);
-
 // Adds the search over blocks of classes.
 void bind_blocks(nb::module_& m);
-void bind_block_samples(nb::module_& m);
 void bind_direct_call(nb::module_& m);
 
 // Adds rotated codes.

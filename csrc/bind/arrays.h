@@ -10,15 +10,11 @@
 
 namespace headlong {
 
-struct Answer;
-struct Draw;
-struct SampleRule;
-struct Executor;
-
 // The names of the capsules in which one bound class hands what it holds to another.
 constexpr const char* kExecutorCapsule = "headlong.Executor";
 constexpr const char* kBlocksCapsule = "headlong.Blocks";
 constexpr const char* kCodesCapsule = "headlong.Codes";
+constexpr const char* kReaderCapsule = "headlong.Reader";
 
 // A NumPy array that owns `values`, seen as a type of the same size.
 template <typename Seen, typename T>
@@ -46,16 +42,6 @@ template <typename... Parts>
 nanobind::object named(const char* type, Parts&&... fields) {
     return nanobind::module_::import_("headlong.native.answers").attr(type)(std::forward<Parts>(fields)...);
 }
-
-// FoundTopK: logits, ids, log_probs [count][k], lse, error, proved, rows, bytes, dense [count]: the best of each answer, then id -1 of logit -inf.
-nanobind::object topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k);  // bind/executor.cpp
-
-// FoundEntropy: entropy, error, lse, rows, bytes, dense [count].
-nanobind::object entropy_arrays(const std::vector<Answer>& answers);  // bind/executor.cpp
-
-SampleRule checked(const SampleRule& rule);  // bind/executor.cpp: or what is wrong with it
-// FoundDraws: ids, logits, score, proved [count][n], rows, bytes, dense [count].
-nanobind::object sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n);  // bind/executor.cpp
 
 }  // namespace headlong
 

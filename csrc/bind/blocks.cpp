@@ -9,9 +9,7 @@
 #include "blocks/class_order.h"
 #include "blocks/rotated_query.h"
 #include "blocks/search.h"
-#include "by_blocks/answers.h"
 #include "executor/executor.h"
-#include "executor/verbs.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -74,61 +72,31 @@ class BoundBlocks {
 
     // FoundByBlocks: ids, logits [count][k] (-1 and -inf where there are fewer), rows, bytes, opened, done [count].
     nb::object topk(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads) const {
-        Arrays a = arrays(hidden, k, mask, threads);
-        const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
-        return named("FoundByBlocks", owned(std::move(a.ids), {n, wide}), owned(std::move(a.logits), {n, wide}), owned(std::move(a.rows), {n}),
-                     owned(std::move(a.bytes), {n}), owned(std::move(a.opened), {n}), owned_flags(std::move(a.done), {n}));
-    }
-
-    // The whole answer of an executor's top-k without a normaliser, under an affine link, and whether all are done: log_probs relative
-    // to the scored classes alone, their lse, its error infinite.
-    nb::tuple answer(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads, double scale, double shift) const {
-        Arrays a = arrays(hidden, k, mask, threads);
-        const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
-        std::vector<double> log_probs(n * wide), lse(n), error(n, std::numeric_limits<double>::infinity());
-        bool all = true;
-        for (size_t q = 0; q < n; ++q) {
-            const double* z = a.logits.data() + q * wide;
-            lse[q] = answer_of(a.found[q], scale, shift).lse;
-            for (size_t i = 0; i < wide; ++i) log_probs[q * wide + i] = std::isfinite(z[i]) ? z[i] * scale + shift - lse[q] : z[i];
-            all = all && a.done[q] != 0;
+        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");
+        const auto count = static_cast<int64_t>(hidden.shape(0));
+        check(k >= 1 && k <= b_.vocab, "1 <= k <= vocab");
+        if (mask)
+            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == b_.vocab &&
+                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
+        const uint8_t* marks = mask ? mask->data() : nullptr;
+        const std::vector<SearchResult> found =
+            unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads)); });
+        std::vector<int64_t> ids(count * k, -1), rows;
+        std::vector<double> logits(count * k, -kInf), bytes, opened;
+        std::vector<uint8_t> done;
+        for (int64_t q = 0; q < count; ++q) {
+            for (int64_t i = 0; i < std::min(k, static_cast<int64_t>(found[q].best.size())); ++i) {
+                ids[q * k + i] = found[q].best[i].id;
+                logits[q * k + i] = found[q].best[i].z;
+            }
+            rows.push_back(found[q].rows);
+            bytes.push_back(found[q].bytes);
+            opened.push_back(found[q].opened);
+            done.push_back(found[q].done);
         }
-        return nb::make_tuple(topk_of(std::move(a), wide, std::move(log_probs), std::move(lse), std::move(error)), all);
-    }
-
-    // The same with the normaliser of all classes within eps: `executor` is the capsule of one over the same rows, or None where
-    // the roundings of logits are not to be counted. Queries that are not done are to be asked elsewhere.
-    nb::object within(std::optional<nb::capsule> executor, Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads, double scale, double shift,
-                     double eps) const {
-        const auto* e = executor ? static_cast<const Executor*>(executor->data(kExecutorCapsule)) : nullptr;
-        check(!executor || (e != nullptr && e->dim == b_.dim && e->vocab == b_.vocab), "an executor over the same rows");
-        check(b_.next == nullptr, "the executor knows all classes");
-        Arrays a = arrays(hidden, k, mask, threads, reach_for(eps, scale, b_.vocab));
-        const size_t n = a.rows.size(), wide = static_cast<size_t>(k);
-        std::vector<double> log_probs(n * wide, -kInf), lse(n, -kInf), error(n, kInf);
-        for (size_t q = 0; q < n; ++q) {
-            Answer answer;
-            const double fixed = e == nullptr ? 0 : dot_error(*e, hidden.data() + q * b_.dim);
-            a.done[q] = answer_within(a.found[q], scale, shift, b_.vocab, k, eps, fixed, &answer);
-            if (!a.done[q]) continue;
-            lse[q] = answer.lse;
-            error[q] = answer.error;
-            for (size_t i = 0; i < answer.best.size(); ++i) log_probs[q * wide + i] = answer.best[i].z * scale + shift - answer.lse;
-        }
-        return topk_of(std::move(a), wide, std::move(log_probs), std::move(lse), std::move(error));
-    }
-
-    // FoundWithin: one query's ids and logits from `floor` up, which are all within `depth` of log sum exp(scale * z), floor, rows, bytes, done.
-    nb::object reached(Doubles hidden, std::optional<Bytes> mask, int threads, double scale, double depth) const {
-        check(hidden.shape(0) == 1 && scale > 0 && depth >= 0, "one query, and how far it reaches");
-        Arrays a = arrays(hidden, 1, mask, threads, Reach{scale, depth});
-        const SearchResult& found = a.found[0];
-        std::vector<int64_t> ids;
-        std::vector<double> logits;
-        for (const ScoredClass& one : found.best)
-            if (one.z >= found.floor) ids.push_back(one.id), logits.push_back(one.z);
-        const size_t n = ids.size();
-        return named("FoundWithin", owned(std::move(ids), {n}), owned(std::move(logits), {n}), found.floor, found.rows, found.bytes, found.done);
+        const size_t n = found.size(), wide = static_cast<size_t>(k);
+        return named("FoundByBlocks", owned(std::move(ids), {n, wide}), owned(std::move(logits), {n, wide}), owned(std::move(rows), {n}),
+                     owned(std::move(bytes), {n}), owned(std::move(opened), {n}), owned_flags(std::move(done), {n}));
     }
 
     const char* isa() const { return b_.looks->isa; }
@@ -160,51 +128,6 @@ class BoundBlocks {
     }
 
   private:
-    struct Arrays {
-        std::vector<SearchResult> found;
-        std::vector<int64_t> ids, rows;
-        std::vector<double> logits, bytes, opened;
-        std::vector<uint8_t> done;
-    };
-
-    static nb::object topk_of(Arrays a, size_t wide, std::vector<double> log_probs, std::vector<double> lse, std::vector<double> error) {
-        const size_t n = a.rows.size();
-        return named("FoundTopK", owned(std::move(a.logits), {n, wide}), owned(std::move(a.ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
-                     owned(std::move(lse), {n}), owned(std::move(error), {n}), owned_flags(std::move(a.done), {n}), owned(std::move(a.rows), {n}),
-                     owned(std::move(a.bytes), {n}), owned_flags(std::vector<uint8_t>(n), {n}));
-    }
-
-    Arrays arrays(Doubles hidden, int64_t k, const std::optional<Bytes>& mask, int threads, const Reach& reach = {}) const {
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");
-        const auto count = static_cast<int64_t>(hidden.shape(0));
-        check(k >= 1 && k <= b_.vocab + (b_.next == nullptr ? 0 : b_.next->vocab), "1 <= k <= vocab");
-        check(!mask || b_.next == nullptr, "no mask over two trees");
-        if (mask)
-            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == b_.vocab &&
-                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
-        const uint8_t* marks = mask ? mask->data() : nullptr;
-        Arrays a;
-        a.found = unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads), reach); });
-        const std::vector<SearchResult>& found = a.found;
-        a.ids.assign(count * k, -1);
-        a.logits.assign(count * k, -std::numeric_limits<double>::infinity());
-        a.rows.resize(count);
-        a.bytes.resize(count);
-        a.opened.resize(count);
-        a.done.resize(count);
-        for (int64_t q = 0; q < count; ++q) {
-            for (int64_t i = 0; i < std::min(k, static_cast<int64_t>(found[q].best.size())); ++i) {
-                a.ids[q * k + i] = found[q].best[i].id;
-                a.logits[q * k + i] = found[q].best[i].z;
-            }
-            a.rows[q] = found[q].rows;
-            a.bytes[q] = found[q].bytes;
-            a.opened[q] = found[q].opened;
-            a.done[q] = found[q].done;
-        }
-        return a;
-    }
-
     void take_turns(const nb::tuple& turns) {
         const auto head = nb::cast<AnyArray>(turns[0]);
         check(head.ndim() == 2 && static_cast<int64_t>(head.shape(1)) == b_.dim, "head [width, dim]");
@@ -369,11 +292,6 @@ void bind_blocks(nb::module_& m) {
              nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("trial") = kInf,
              nb::arg("most_norm") = 0.0)
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
-        .def("answer", &BoundBlocks::answer, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"),
-             nb::arg("shift"))
-        .def("within", &BoundBlocks::within, nb::arg("executor").none(), nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"),
-             nb::arg("scale"), nb::arg("shift"), nb::arg("eps"))
-        .def("reached", &BoundBlocks::reached, nb::arg("hidden"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("scale"), nb::arg("depth"))
         .def_prop_ro("capsule", &BoundBlocks::capsule)
         .def("name", &BoundBlocks::name, nb::arg("names"))
         .def("keep_there", &BoundBlocks::keep_there, nb::arg("there"))

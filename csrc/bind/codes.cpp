@@ -56,46 +56,6 @@ class BoundCodes {
         c.tiles = tiles.data(), c.mean = mean.data(), c.centre = centre.data(), c.rotation = rotation.data();
     }
 
-    nb::object topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
-        check(k >= 0 && k <= codes_.rows->vocab, "k must be in 0..vocab");
-        Question question = asked(hidden, eps, mask, threads, delta, seed);
-        question.k = k;
-        return topk_arrays(*codes_.rows, answers_of(hidden, question), k);
-    }
-
-    nb::object entropy(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
-        check(std::isfinite(eps), "an entropy has a bound");
-        Question question = asked(hidden, eps, mask, threads, delta, seed);
-        question.entropy = true;
-        return entropy_arrays(answers_of(hidden, question));
-    }
-
-    nb::object sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t row0,
-                     std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance) const {
-        const SampleRule rule = checked(SampleRule{n, temperature, top_k, top_p, min_p, seed, row0, class0});
-        const Question question = asked(hidden, kInf, mask, threads, delta, chance);
-        std::vector<Answer> answers;
-        std::vector<Draw> draws;
-        unlocked([&] { answers = headlong::sample(codes_, hidden.data(), static_cast<int64_t>(hidden.shape(0)), {rule}, question, &draws); });
-        return sample_arrays(answers, draws, n);
-    }
-
-    // Each row by a rule of its own: temperatures, top_ks, top_ps, min_ps, seeds and rows are [batch].
-    nb::object sample_each(Doubles hidden, int n, Doubles temperature, Ids top_k, Doubles top_p, Doubles min_p, Words seed, Words row, std::optional<Bytes> mask,
-                          int threads, int64_t class0, double delta, uint64_t chance) const {
-        const Question question = asked(hidden, kInf, mask, threads, delta, chance);
-        const size_t batch = hidden.shape(0);
-        for (size_t size : {temperature.size(), top_k.size(), top_p.size(), min_p.size(), seed.size(), row.size()})
-            check(size == batch && batch > 0, "a rule for each row");
-        std::vector<SampleRule> rules;
-        for (size_t q = 0; q < batch; ++q)
-            rules.push_back(checked(SampleRule{n, temperature.data()[q], top_k.data()[q], top_p.data()[q], min_p.data()[q], seed.data()[q], row.data()[q], class0}));
-        std::vector<Answer> answers;
-        std::vector<Draw> draws;
-        unlocked([&] { answers = headlong::sample(codes_, hidden.data(), static_cast<int64_t>(batch), rules, question, &draws); });
-        return sample_arrays(answers, draws, n);
-    }
-
     // The estimates of all classes [batch, tiles * 64] and their radii, at kappa standard deviations or, at 0, for certain: for tests.
     nb::tuple estimates(Doubles hidden, double kappa, uint64_t seed) const {
         check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == codes_.rows->dim, "hidden must be [batch, dim]");
@@ -124,24 +84,6 @@ class BoundCodes {
     nb::capsule capsule() const { return nb::capsule(&codes_, kCodesCapsule); }
 
   private:
-    Question asked(const Doubles& hidden, double eps, const std::optional<Bytes>& mask, int threads, double delta, uint64_t seed) const {
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == codes_.rows->dim, "hidden must be [batch, dim]");
-        check(eps > 0 && delta >= 0 && delta < 1, "eps > 0, 0 <= delta < 1");
-        Question question;
-        question.eps = eps, question.delta = delta, question.seed = seed, question.threads = thread_count(threads);
-        if (!mask) return question;
-        check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == codes_.rows->vocab && (mask->shape(0) == 1 || mask->shape(0) == hidden.shape(0)),
-              "mask must be [1 or batch, vocab]");
-        question.mask = mask->data(), question.mask_per_row = mask->shape(0) > 1;
-        return question;
-    }
-
-    std::vector<Answer> answers_of(const Doubles& hidden, const Question& question) const {
-        std::vector<Answer> answers;
-        unlocked([&] { answers = ask(codes_, hidden.data(), static_cast<int64_t>(hidden.shape(0)), question); });
-        return answers;
-    }
-
     std::vector<nb::object> kept_;
     Codes codes_;
 };
@@ -169,12 +111,6 @@ void bind_codes(nb::module_& m) {
     nb::class_<BoundCodes>(m, "Codes")
         .def(nb::init<nb::object, Bytes, Doubles, Doubles, Floats, const nb::sequence&, double, double, const std::string&>(), nb::arg("executor"),
              nb::arg("tiles"), nb::arg("mean"), nb::arg("centre"), nb::arg("rotation"), nb::arg("segments"), nb::arg("lost"), nb::arg("most_base"), nb::arg("isa"))
-        .def("topk", &BoundCodes::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
-        .def("sample", &BoundCodes::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),
-             nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"))
-        .def("sample_each", &BoundCodes::sample_each, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"),
-             nb::arg("seed"), nb::arg("row"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"))
-        .def("entropy", &BoundCodes::entropy, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("delta"), nb::arg("seed"))
         .def("estimates", &BoundCodes::estimates, nb::arg("hidden"), nb::arg("kappa"), nb::arg("seed"))
         .def_prop_ro("capsule", &BoundCodes::capsule);
 }

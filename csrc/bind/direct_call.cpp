@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "bind/without_gil.h"
-#include "by_blocks/plain_questions.h"
+#include "reader/reader.h"
 #include "runtime/processors.h"
 #include "runtime/scratch.h"
 #include "runtime/trace.h"
@@ -93,35 +93,14 @@ struct Ranges {
 
 class DirectCall {
   public:
-    // executor, blocks: the bound classes' capsules, which belong to `owners`, or None for no blocks; numbers: what a Reader has;
-    // kept: eps, delta and seed of the promise, and whether radii prove what they show; threads 0: at hand; classes, ranges:
-    // as above; as_numpy, like: an array as NumPy's, and an answer as the kind of an array; link: of logits, where it is not affine.
-    DirectCall(nb::object executor, nb::object blocks, nb::object owners, nb::dict numbers, std::tuple<double, double, uint64_t, bool> kept, int threads,
-               nb::object path, nb::tuple classes, nb::dict ranges, nb::object as_numpy, nb::object like, nb::object link)
-        : owners_(nb::make_tuple(executor, blocks, owners)), path_(std::move(path)), as_numpy_(std::move(as_numpy)), like_(std::move(like)),
-          link_(std::move(link)), classes_(classes), ranges_(ranges), threads_(threads) {
-        std::tie(eps_, delta_, seed_, proves_) = kept;
-        const auto* e = reader_.executor = static_cast<const Executor*>(nb::cast<nb::capsule>(executor).data(kExecutorCapsule));
-        check(e != nullptr, "an executor");
-        if (!blocks.is_none()) {
-            const auto* found = reader_.blocks = static_cast<const Blocks*>(nb::cast<nb::capsule>(blocks).data(kBlocksCapsule));
-            check(found != nullptr && found->dim == e->dim && found->vocab == e->vocab, "executor and blocks of one layer");
-        }
-        set(numbers, "affine", reader_.affine);
-        set(numbers, "batch", reader_.blocks_batch);
-        set(numbers, "most", reader_.blocks_most);
-        set(numbers, "together", reader_.blocks_together);
-        set(numbers, "every", reader_.every);
-        set(numbers, "least", reader_.least);
-        set(numbers, "samples", reader_.samples);
-        set(numbers, "edge", reader_.edge);
-        if (numbers.contains("codes")) {
-            reader_.codes = static_cast<const Codes*>(nb::cast<nb::capsule>(numbers["codes"]).data(kCodesCapsule));
-            check(reader_.codes != nullptr && reader_.codes->rows->vocab == e->vocab && reader_.codes->rows->dim == e->dim, "codes of the same layer");
-            set(numbers, "delta", reader_.codes_delta);
-        }
-        set(numbers, "first", reader_.first);
-        check(reader_.first >= 1, "a filter asks for some classes");
+    // reader: a bound Reader; kept: eps, delta and seed of the promise; threads 0: at hand; classes, ranges: as above; as_numpy, like: an array as NumPy's, and an answer as the kind of an array; link: of logits, where it is
+    // not affine.
+    DirectCall(nb::object reader, std::tuple<double, double, uint64_t> kept, int threads, nb::object path, nb::tuple classes, nb::dict ranges,
+               nb::object as_numpy, nb::object like, nb::object link)
+        : reader_(*static_cast<const Reader*>(nb::cast<nb::capsule>(reader.attr("reader")).data(kReaderCapsule))), owner_(std::move(reader)),
+          path_(std::move(path)), as_numpy_(std::move(as_numpy)), like_(std::move(like)), link_(std::move(link)), classes_(classes),
+          ranges_(ranges), threads_(threads) {
+        std::tie(eps_, delta_, seed_) = kept;
     }
 
     // Each verb gives None where Python is to look at the arguments.
@@ -189,7 +168,7 @@ class DirectCall {
         call.question.eps = kInf;  // no sample asks for a normaliser
         std::vector<Answer> answers;
         std::vector<Draw> drawn;
-        unlocked([&] { answers = reader_.sample(call.rows, call.count, rule, call.question, &drawn); });
+        unlocked([&] { answers = reader_.sample(call.rows, call.count, {rule}, call.question, &drawn); });
         mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
         return end(hidden, sample_of(answers, drawn, rule.n));
@@ -205,11 +184,6 @@ class DirectCall {
         bool single = false;  // numbers come and go in float32, or in less
         Question question;
     };
-
-    template <typename T>
-    static void set(const nb::dict& numbers, const char* name, T& to) {
-        if (numbers.contains(name)) to = nb::cast<T>(numbers[name]);
-    }
 
     bool begin(nb::handle hidden, nb::handle eps, Call& call) const {
         call.array = PyArray_CheckExact(hidden.ptr()) ? nb::borrow(hidden) : as_numpy_(hidden, "hidden");
@@ -281,7 +255,7 @@ class DirectCall {
                 logit[at] = z;
                 log_prob[at] = rounded<T>(std::isfinite(z) ? reader_.executor->linked(z) - a.lse : i < there && std::isnan(a.lse) ? a.lse : -kInf, &lost[q]);
             }
-            proved[q] = holds(a.proved, a);
+            proved[q] = a.proved;
         }
         auto [lses, errors] = normalisers<T>(answers, lost.data());
         return named(classes_.topk, log_probs, ids, logits, lses, errors, proofs, cost_of(answers, 0));
@@ -307,13 +281,10 @@ class DirectCall {
             id[i] = draws[i].id;
             logit[i] = draws[i].z;
             score[i] = draws[i].score;
-            proved[i] = holds(draws[i].proved, answers[i / n]);
+            proved[i] = draws[i].proved;
         }
         return named(classes_.sample, ids, logits, scores, proofs, cost_of(answers, 0), nb::none(), nb::none(), nb::none(), nb::none());
     }
-
-    // Radii that hold with a probability prove nothing; a full scan does.
-    bool holds(bool proved, const Answer& answer) const { return proved && (proves_ || answer.dense); }
 
     // `lost` of each: what rounding took of its other numbers.
     template <typename T>
@@ -341,14 +312,13 @@ class DirectCall {
         return named(classes_.cost, rows, reads, denses, path_);
     }
 
-    Reader reader_;
-    nb::object owners_, path_, as_numpy_, like_, link_;
+    const Reader& reader_;
+    nb::object owner_, path_, as_numpy_, like_, link_;
     Classes classes_;
     Ranges ranges_;
     double eps_ = 0, delta_ = 0;
     uint64_t seed_ = 0;
     int threads_;
-    bool proves_ = false;
 };
 
 int load_numpy() {
@@ -361,10 +331,9 @@ int load_numpy() {
 void bind_direct_call(nb::module_& m) {
     if (load_numpy() != 0) throw nb::python_error();
     nb::class_<DirectCall>(m, "DirectCall")
-        .def(nb::init<nb::object, nb::object, nb::object, nb::dict, std::tuple<double, double, uint64_t, bool>, int, nb::object, nb::tuple, nb::dict,
-                      nb::object, nb::object, nb::object>(),
-             nb::arg("executor"), nb::arg("blocks").none(), nb::arg("owners"), nb::arg("numbers"), nb::arg("kept"), nb::arg("threads"), nb::arg("path"),
-             nb::arg("classes"), nb::arg("ranges"), nb::arg("as_numpy"), nb::arg("like"), nb::arg("link"))
+        .def(nb::init<nb::object, std::tuple<double, double, uint64_t>, int, nb::object, nb::tuple, nb::dict, nb::object, nb::object, nb::object>(),
+             nb::arg("reader"), nb::arg("kept"), nb::arg("threads"), nb::arg("path"), nb::arg("classes"), nb::arg("ranges"), nb::arg("as_numpy"),
+             nb::arg("like"), nb::arg("link"))
         .def("topk", &DirectCall::topk, nb::arg("hidden").none(), nb::arg("k").none(), nb::arg("eps").none())
         .def("lse", &DirectCall::lse, nb::arg("hidden").none(), nb::arg("eps").none())
         .def("log_prob", &DirectCall::log_prob, nb::arg("hidden").none(), nb::arg("ids").none(), nb::arg("eps").none())

@@ -1,37 +1,17 @@
-// The Python face of the executor: checks once what kernels and resolvers take for granted, lets go of the
-// interpreter's lock, and hands NumPy arrays back.
+// The arrays of an executor, from Python: what kernels and resolvers take for granted is checked here, once.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 
 #include <algorithm>
-#include <numeric>
-#include <stdexcept>
 
 #include "bind/arguments.h"
 #include "bind/link.h"
-#include "bind/without_gil.h"
 #include "executor/executor.h"
-#include "executor/verbs.h"
-#include "runtime/pool.h"
 
 namespace headlong {
 namespace {
-
-template <typename T>
-nb::object column(const std::vector<Answer>& answers, T Answer::* member) {
-    std::vector<T> values;
-    for (const Answer& a : answers) values.push_back(a.*member);
-    return owned(std::move(values), {answers.size()});
-}
-
-nb::object flags(const std::vector<Answer>& answers, bool Answer::* member) {
-    std::vector<uint8_t> values;
-    for (const Answer& a : answers) values.push_back(a.*member);
-    return owned_flags(std::move(values), {answers.size()});
-}
 
 class BoundExecutor {
   public:
@@ -64,64 +44,6 @@ class BoundExecutor {
         if (preview) set_preview(*preview);
     }
 
-    nb::object topk(Doubles hidden, int64_t k, double eps, std::optional<Bytes> mask, int threads, double delta,
-                   uint64_t seed) const {
-        const int64_t batch = batch_of(hidden);
-        check(k >= 1 && k <= executor_.vocab, "k must be in 1..vocab");
-        Question question = ask(mask, batch, eps, threads, delta, seed);
-        question.k = k;
-        std::vector<Answer> answers;
-        unlocked([&] { answers = headlong::ask(executor_, hidden.data(), batch, question); });
-        return topk_arrays(executor_, answers, k);
-    }
-
-    nb::object lse(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta,
-                  uint64_t seed) const {
-        const int64_t batch = batch_of(hidden);
-        Question question = ask(mask, batch, eps, threads, delta, seed);
-        std::vector<Answer> answers;
-        unlocked([&] { answers = headlong::ask(executor_, hidden.data(), batch, question); });
-        return named("FoundLse", column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), column<int64_t>(answers, &Answer::rows),
-                     column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
-    }
-
-    // By a full scan.
-    nb::object entropy(Doubles hidden, std::optional<Bytes> mask, int threads) const {
-        const int64_t batch = batch_of(hidden);
-        Question question = ask(mask, batch, 1, threads, 0, 0);
-        question.entropy = true;
-        std::vector<Answer> answers(batch);
-        std::vector<int64_t> rows(batch);
-        std::iota(rows.begin(), rows.end(), 0);
-        for (Answer& answer : answers) answer.dense = true;
-        unlocked([&] { finish(executor_, hidden.data(), rows, question, answers); });
-        return entropy_arrays(answers);
-    }
-
-    nb::object logits(Doubles hidden, Ids ids, int threads) const {
-        const int64_t batch = batch_of(hidden);
-        check(ids.ndim() == 2 && static_cast<int64_t>(ids.shape(0)) == batch, "ids must be [batch, m]");
-        const int64_t m = static_cast<int64_t>(ids.shape(1));
-        for (int64_t i = 0; i < batch * m; ++i)
-            check(ids.data()[i] >= 0 && ids.data()[i] < executor_.vocab, "an id is out of range");
-        std::vector<double> out(batch * m);
-        unlocked([&] { headlong::logits(executor_, hidden.data(), batch, ids.data(), m, thread_count(threads), out.data()); });
-        return owned(std::move(out), {static_cast<size_t>(batch), static_cast<size_t>(m)});
-    }
-
-    nb::object sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed,
-                     uint64_t row0, std::optional<Bytes> mask, int threads, int64_t class0, double delta,
-                     uint64_t chance) const {
-        const int64_t batch = batch_of(hidden);
-        const SampleRule rule = checked(SampleRule{n, temperature, top_k, top_p, min_p, seed, row0, class0});
-        const Question question = ask(mask, batch, kInf, threads, delta, chance);
-        std::vector<Answer> answers;
-        std::vector<Draw> draws;
-        unlocked([&] { answers = headlong::sample(executor_, hidden.data(), batch, rule, question, &draws); });
-        return sample_arrays(answers, draws, n);
-    }
-
-    std::string isa() const { return executor_.kernels->isa; }
     nb::capsule capsule() const { return nb::capsule(&executor_, kExecutorCapsule); }
 
   private:
@@ -156,29 +78,6 @@ class BoundExecutor {
         keep(rotation), keep(columns), keep(base);
     }
 
-    int64_t batch_of(const Doubles& hidden) const {
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == executor_.dim, "hidden must be [batch, dim]");
-        return static_cast<int64_t>(hidden.shape(0));
-    }
-
-    Question ask(const std::optional<Bytes>& mask, int64_t batch, double eps, int threads, double delta,
-                 uint64_t seed) const {
-        check(eps > 0 && delta >= 0 && delta < 1, "eps > 0, 0 <= delta < 1");
-        Question question;
-        question.eps = eps;
-        question.delta = delta;
-        question.seed = seed;
-        question.threads = thread_count(threads);
-        if (mask) {
-            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == executor_.vocab &&
-                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch),
-                  "mask must be [1 or batch, vocab]");
-            question.mask = mask->data();
-            question.mask_per_row = mask->shape(0) != 1;
-        }
-        return question;
-    }
-
     Executor executor_;
     std::vector<nb::object> kept_;
     std::vector<std::vector<float>> arrays_;
@@ -186,65 +85,10 @@ class BoundExecutor {
 
 }  // namespace
 
-nb::object topk_arrays(const Executor& executor, const std::vector<Answer>& answers, int64_t k) {
-    const size_t n = answers.size(), wide = static_cast<size_t>(k);
-    std::vector<double> logits(n * wide, -kInf), log_probs(n * wide, -kInf);
-    std::vector<int64_t> ids(n * wide, -1);
-    for (size_t q = 0; q < n; ++q) {
-        const Answer& a = answers[q];
-        for (size_t i = 0; i < a.best.size(); ++i) {
-            ids[q * wide + i] = a.best[i].id;
-            logits[q * wide + i] = a.best[i].z;
-            log_probs[q * wide + i] = std::isnan(a.lse) ? a.lse : executor.linked(a.best[i].z) - a.lse;
-        }
-    }
-    return named("FoundTopK", owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
-                 column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
-                 column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
-}
-
-SampleRule checked(const SampleRule& rule) {
-    check(rule.n >= 1 && rule.temperature > 0 && rule.top_k >= 0 && rule.top_p > 0 && rule.top_p <= 1 && rule.min_p >= 0 && rule.min_p <= 1,
-          "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
-    check(rule.class0 >= 0, "class0 >= 0");
-    return rule;
-}
-
-nb::object entropy_arrays(const std::vector<Answer>& answers) {
-    return named("FoundEntropy", column<double>(answers, &Answer::entropy), column<double>(answers, &Answer::error), column<double>(answers, &Answer::lse),
-                 column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
-}
-
-nb::object sample_arrays(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) {
-    std::vector<int64_t> ids;
-    std::vector<double> z, score;
-    std::vector<uint8_t> proved;
-    for (const Draw& d : draws) {
-        ids.push_back(d.id);
-        z.push_back(d.z);
-        score.push_back(d.score);
-        proved.push_back(d.proved);
-    }
-    const size_t B = answers.size(), N = static_cast<size_t>(n);
-    return named("FoundDraws", owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                 owned_flags(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
-                 flags(answers, &Answer::dense));
-}
-
 void bind_executor(nb::module_& m) {
     nb::class_<BoundExecutor>(m, "Executor")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, nb::tuple, std::optional<nb::tuple>, const std::string&>(), nb::arg("weight"),
              nb::arg("kind"), nb::arg("bias").none(), nb::arg("norms"), nb::arg("link"), nb::arg("preview").none(), nb::arg("isa"))
-        .def("topk", &BoundExecutor::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads") = 0,
-             nb::arg("delta") = 0.0, nb::arg("seed") = 0)
-        .def("lse", &BoundExecutor::lse, nb::arg("hidden"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads") = 0, nb::arg("delta") = 0.0,
-             nb::arg("seed") = 0)
-        .def("entropy", &BoundExecutor::entropy, nb::arg("hidden"), nb::arg("mask").none(), nb::arg("threads") = 0)
-        .def("logits", &BoundExecutor::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
-        .def("sample", &BoundExecutor::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
-             nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(), nb::arg("threads") = 0, nb::arg("class0") = 0,
-             nb::arg("delta") = 0.0, nb::arg("chance") = 0)
-        .def_prop_ro("isa", &BoundExecutor::isa)
         .def_prop_ro("capsule", &BoundExecutor::capsule);
 }
 

@@ -1,4 +1,4 @@
-// Kernels by themselves: norms of rows, and noise.
+// Kernels by themselves: norms of rows, their products with a few queries, and noise.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
 #include "bind/arguments.h"
@@ -14,6 +15,7 @@
 #include "executor/executor.h"
 #include "kernels/any_rows.h"
 #include "runtime/pool.h"
+#include "runtime/scratch.h"
 #include "runtime/shared_work.h"
 
 namespace headlong {
@@ -40,6 +42,31 @@ nb::object row_norms(AnyArray weight, const std::string& name, int threads, cons
         });
     });
     return owned(std::move(out), {static_cast<size_t>(rows.vocab)});
+}
+
+// <row, x_q> for all rows and a few queries, [n][vocab], in float64.
+void products_into(AnyArray weight, const std::string& name, Doubles hidden, nb::ndarray<double, nb::numpy, nb::c_contig, nb::device::cpu> out, int threads, const std::string& isa) {
+    const StoredRows rows = rows_of(weight, name);
+    const int64_t vocab = rows.vocab, dim = rows.dim;
+    check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == dim, "hidden must be [n, dim]");
+    check(out.size() == hidden.shape(0) * weight.shape(0), "out must be [n, vocab]");
+    const int n = static_cast<int>(hidden.shape(0));
+    const int64_t wide = (dim + kWide - 1) / kWide * kWide;
+    const Kernels* kernels = kernels_for(isa.c_str());
+    check(kernels != nullptr, "this CPU does not have that instruction set");
+    unlocked([&] {
+        Scratch<double> x(static_cast<size_t>(n * wide));
+        std::memset(x.data(), 0, sizeof(double) * n * wide);
+        for (int q = 0; q < n; ++q) std::copy_n(hidden.data() + q * dim, dim, x.data() + q * wide);
+        const int64_t at_once = std::max<int64_t>(4, std::min<int64_t>(kBlock, (1 << 14) / wide));
+        Turns<int64_t> next;
+        run_parallel(thread_count(threads), [&](int) {
+            Scratch<double> scratch(static_cast<size_t>(at_once * wide));
+            for (int64_t first = next.fetch_add(at_once); first < vocab; first = next.fetch_add(at_once))
+                dot_block(*kernels, rows.row(first), rows.kind, dim, std::min(at_once, vocab - first), x.data(), n, scratch.data(),
+                          out.data() + first, vocab);
+        });
+    });
 }
 
 nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, uint32_t count, Ids ids) {
@@ -72,6 +99,8 @@ nb::object most_keys(const std::string& isa, Words words) {
 
 void bind_kernels(nb::module_& m) {
     m.def("row_norms", &row_norms, nb::arg("weight"), nb::arg("kind"), nb::arg("threads") = 0, nb::arg("isa") = "");
+    m.def("products_into", &products_into, nb::arg("weight"), nb::arg("kind"), nb::arg("hidden"), nb::arg("out"),
+          nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("count"), nb::arg("ids"));
     m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
 }

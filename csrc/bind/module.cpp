@@ -45,16 +45,15 @@ NB_MODULE(_native, m) {
     m.def("threads_at_hand", &threads_at_hand);
     m.def("processors_of_groups", &processors_of_groups, nb::arg("root"));
     bind_executor(m);
+    bind_reader(m);
     bind_kernels(m);
     bind_losses(m);
     bind_experts(m);
     bind_descent(m);
     bind_marks(m);
     bind_widened(m);
-    bind_encode(m);
     bind_blocks(m);
     bind_codes(m);
-    bind_block_samples(m);
     bind_direct_call(m);
     bind_adaptive(m);
 }

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "blocks/looks.h"
-#include "encode/task.h"
 #include "kernels/cpu.h"
 #include "kernels/kernels.h"
 #include "scan/tiles.h"
@@ -15,7 +14,6 @@ struct Entry {
     const char* name;
     bool usable;
     const Kernels* (*kernels)();
-    const EncodeKernels* (*encoder)();
     const Looks* (*looks)();
     const ScanKernels* (*scan)();
 };
@@ -23,16 +21,16 @@ struct Entry {
 const Entry* entries(int* count) {
     [[maybe_unused]] static const uint64_t here = features_here();
     static const Entry all[] = {
-        {"portable", true, portable_kernels, portable_encoder, portable_looks, portable_scan},
-        {"generic", true, generic_kernels, generic_encoder, generic_looks, portable_scan},
+        {"portable", true, portable_kernels, portable_looks, portable_scan},
+        {"generic", true, generic_kernels, generic_looks, portable_scan},
 #ifdef HEADLONG_X86
-        {"avx2", (avx2_features & ~here) == 0, avx2_kernels, avx2_encoder, avx2_looks, avx2_scan},
-        {"avxvnni", (avxvnni_features & ~here) == 0, avxvnni_kernels, avx2_encoder, avx2_looks, avxvnni_scan},
-        {"avx512vnni", (avx512_features & ~here) == 0, avx512_kernels, avx512_encoder, avx512_looks, avx512_scan},
+        {"avx2", (avx2_features & ~here) == 0, avx2_kernels, avx2_looks, avx2_scan},
+        {"avxvnni", (avxvnni_features & ~here) == 0, avxvnni_kernels, avx2_looks, avxvnni_scan},
+        {"avx512vnni", (avx512_features & ~here) == 0, avx512_kernels, avx512_looks, avx512_scan},
 #endif
 #ifdef HEADLONG_ARM64
-        {"neon", true, neon_kernels, neon_encoder, neon_looks, neon_scan},
-        {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels, neon_encoder, neon_looks, dotprod_scan},
+        {"neon", true, neon_kernels, neon_looks, neon_scan},
+        {"dotprod", (dotprod_features & ~here) == 0, dotprod_kernels, neon_looks, dotprod_scan},
 #endif
     };
     *count = static_cast<int>(sizeof all / sizeof all[0]);
@@ -70,11 +68,6 @@ const Entry* entry_for(const char* isa) {
 const Kernels* kernels_for(const char* isa) {
     const Entry* entry = entry_for(isa);
     return entry == nullptr ? nullptr : entry->kernels();
-}
-
-const EncodeKernels* encoder_for(const char* isa) {
-    const Entry* entry = entry_for(isa);
-    return entry == nullptr ? nullptr : entry->encoder();
 }
 
 const Looks* looks_for(const char* isa) {

@@ -1,4 +1,4 @@
-// The types that rows are stored in; how entries of each are read: kernels/common/stored_entry.inl, load_lanes.inl and block_rows.inl.
+// The types that rows are stored in; how entries of each are read: kernels/common/stored_entry.inl and block_rows.inl.
 #pragma once
 
 #include <cstdint>

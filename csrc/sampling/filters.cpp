@@ -3,7 +3,7 @@
 // They never sort V classes: the classes are taken in the order of their keys and the first that passes is the sample. min_p
 // is a floor below the best logit; whether a class is in the nucleus of top_p depends on the mass of the classes better than
 // it: see sampling/nucleus_from_intervals.cpp. The same filters where every logit is known: sampling/dense.cpp; where blocks find
-// the best: by_blocks/plain_questions.cpp.
+// the best: reader/reader.cpp.
 #include "executor/verbs.h"
 #include "normaliser/draw_points.h"
 

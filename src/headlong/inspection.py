@@ -26,7 +26,6 @@ from headlong.bench import expected
 from headlong.bench.measure import Progress
 from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
 from headlong.engines.base import Engine
-from headlong.engines.by_codes import CodesReader
 from headlong.engines.method_choice import choose
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
@@ -89,10 +88,10 @@ def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress)
 
 def widths_of(engine: Engine, hidden: Doubles) -> Doubles:
     """``[vocab]``: how wide the codes leave each logit of one query; nothing where all rows are read."""
-    reader = engine.executor
-    if not isinstance(reader, CodesReader):
+    if engine.plan.codes is None:
         return np.zeros(engine.layer.vocab)
-    radius = np.asarray(reader.codes.estimates(hidden, 0.0, 0)[1][0, : engine.layer.vocab], np.float64)
+    reader: Any = engine.executor
+    radius = np.asarray(reader.estimates(hidden, 0.0, 0)[1][0, : engine.layer.vocab], np.float64)
     return np.minimum(2 * radius, FLOAT32_MAX)
 
 

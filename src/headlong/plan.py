@@ -81,8 +81,8 @@ class Blocks(NamedTuple):
     ``closer``        ``[places, bytes]`` uint8 or None: int8 codes, lengths, scale and unit of single classes
     ``shared``        factors of ``‖x[:look]‖, ‖x[look:width]‖, 1, ‖hidden - mean‖`` in what a record's last length multiplies;
     ``closer_shared`` the same of the closer look
-    ``most``          classes that ``batch`` queries at once may be asked for, ``together`` those that more queries may
-    ``least``         the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
+    ``max_k``         the k of a search of ``max_batch`` queries at once, ``max_k_of_batches`` that of more queries
+    ``min_eps``       the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
     ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
                       a closer look has what is left of a class beside its ray
     ``samples``       whether samples without filters go by blocks
@@ -103,12 +103,12 @@ class Blocks(NamedTuple):
     closer: NDArray[np.uint8] | None
     shared: tuple[float, ...]
     closer_shared: tuple[float, ...]
-    batch: int = 2
-    most: int = 64
-    least: float = math.inf
+    max_batch: int = 2
+    max_k: int = 64
+    min_eps: float = math.inf
     rays: Rays | None = None
     samples: bool = False
-    together: int = 0
+    max_k_of_batches: int = 0
     trial: float = math.inf
 
 
@@ -169,9 +169,3 @@ class Plan(NamedTuple):
 def padded(vocab: int) -> int:
     """``ceil(vocab / 64) * 64``: the length of every per-class array."""
     return -(-vocab // CLASS_BLOCK) * CLASS_BLOCK
-
-
-def deinterleave(codes: NDArray[np.uint8], vocab: int) -> NDArray[np.uint8]:
-    """Codes of blocks of classes as rows: ``[blocks, quads, 64, 4] -> [vocab, 4 * quads]``."""
-    blocks, quads = codes.shape[:2]
-    return np.ascontiguousarray(codes.transpose(0, 2, 1, 3)).reshape(blocks * CLASS_BLOCK, quads * 4)[:vocab]

@@ -63,7 +63,7 @@ def engines() -> dict[str, Any]:
     found: dict[str, Any] = {name: hl.compile(LAYER, threads=1, **options) for name, options in ASKED.items()}
     found |= {name: hl.compile(layer, threads=1) for name, layer in (("soft-cap", CAPPED), ("sigsoftmax", SIGMOIDAL))}
     plain = hl.compile(LAYER, "codes", eps=0.01, delta=0.0, calibration=PEAKED * HIDDEN[:500], blocks=True)
-    plan = plain.plan._replace(blocks=plain.plan.blocks._replace(least=1e-3, batch=EVERY, most=LAYER.vocab))
+    plan = plain.plan._replace(blocks=plain.plan.blocks._replace(min_eps=1e-3, max_batch=EVERY, max_k=LAYER.vocab))
     found["normalisers by blocks"] = Engine(LAYER, plain.method, plan, plain.norms, plain.promise)
     return found
 

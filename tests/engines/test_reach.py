@@ -35,7 +35,7 @@ def peaked(vocab: int = 6000, dim: int = 32, scale: float = 40.0) -> tuple[Layer
 def by_blocks(layer: Layer, hidden: Any, **options: Any) -> Engine:
     """An engine whose normalisers go by blocks, whether they are worth their while or not."""
     engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden, blocks=True, **options)
-    blocks = engine.plan.blocks._replace(least=1e-3, batch=EVERY, most=layer.vocab)
+    blocks = engine.plan.blocks._replace(min_eps=1e-3, max_batch=EVERY, max_k=layer.vocab)
     plan = engine.plan._replace(blocks=blocks)
     return Engine(layer, engine.method, plan, engine.norms, engine.promise, threads=engine.threads)
 
@@ -75,7 +75,7 @@ def test_a_peaked_layer_reads_a_few_blocks_and_proves_its_normaliser() -> None:
     layer, hidden = peaked()
     engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden[20:], blocks=True)
     other = hl.compile(layer, "codes", eps=EPS, calibration=hidden[20:], blocks=False)
-    assert engine.plan.blocks.least <= EPS
+    assert engine.plan.blocks.min_eps <= EPS
     mine, theirs = ([one.topk(row[None], 10) for row in hidden[:20]] for one in (engine, other))
     assert np.mean([top.cost.bytes for top in mine]) < 0.5 * np.mean([top.cost.bytes for top in theirs])
     check(engine, layer, hidden[:20], 10, EPS)

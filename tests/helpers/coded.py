@@ -54,4 +54,4 @@ def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int
     assert codes is not None
     norms = native.row_norms(layer.weight, 1)
     rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), Plan(), level)
-    return native.code_reader(rows, codes, level), CodesInNumPy(layer, codes, rows), rows
+    return native.reader(rows, native.code_reader(rows, codes, level)), CodesInNumPy(layer, codes, rows), rows

@@ -102,7 +102,7 @@ void put(std::vector<uint8_t>& out, T value) { put(out, &value, 1); }
 void rows(Check& check);     // rows as they are stored
 void classes(Check& check);  // what follows a scan
 void estimates(Check& check);  // the scan of codes, which is one of the level's other tables
-void tables(Check& check);   // the level's other tables: the encoder, the looks of blocks
+void tables(Check& check);   // the level's other tables: the looks of blocks, the scan of codes
 
 #ifdef HEADLONG_EVEX
 const ScanKernels* avxvnni_evex_scan();

@@ -1,83 +1,14 @@
-// What a level has besides its kernels: the encoder, the looks of blocks.
+// What a level has besides its kernels: the looks of blocks, the scan of codes.
 #include <cmath>
 #include <cstring>
 
 #include "blocks/looks.h"
-#include "encode/task.h"
 #include "native/cases.h"
 #include "scan/tiles.h"
 
 namespace headlong {
 
 namespace {
-
-Kind some_kind(Noise& noise) { return static_cast<Kind>(noise.below(3)); }
-
-std::vector<double> some_doubles(Noise& noise, int64_t n) {
-    std::vector<double> out(n);
-    for (double& v : out) v = noise.uniform(-1, 1) * (1 + 0x1p-30);
-    return out;
-}
-
-// ---- the encoder ----
-
-void narrowed(Check& check) {
-    Noise& noise = check.noise();
-    const Kind kind = some_kind(noise);
-    const int64_t dim = 1 + noise.below(70);
-    const Stored row = stored(noise, kind, dim, true);
-    const std::vector<double> centre = some_doubles(noise, dim), mean = some_doubles(noise, dim);
-    check.same("narrow", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        std::vector<float> less(dim);
-        double base, square;
-        encoder_for(k.isa)->narrow(row.bytes.data(), kind, centre.data(), mean.data(), dim, less.data(), &base, &square);
-        put(out, less), put(out, base), put(out, square);
-    });
-}
-
-// Sums may be fused: within their bound. Columns are packed in panels of three vectors, the last of what is left.
-void rotated(Check& check) {
-    Noise& noise = check.noise();
-    const EncodeKernels& encoder = *encoder_for(check.level().isa);
-    const int64_t lanes = encoder.lanes, dim = 1 + noise.below(150), columns = 1 + noise.below(40);
-    const int64_t vectors = (columns + lanes - 1) / lanes, stride = dim + noise.below(5), padded = vectors * lanes;
-    const std::vector<float> rows = noise.floats(kBlock * stride, -2, 2), matrix = noise.floats(dim * padded, -1, 1);
-    std::vector<float> packed, out(kBlock * padded);
-    for (int64_t first = 0; first < vectors; first += 3)
-        for (int64_t j = 0; j < dim; ++j)
-            for (int64_t c = first * lanes; c < (first + 3) * lanes && c < padded; ++c) packed.push_back(matrix[j * padded + c]);
-    encoder.rotate(rows.data(), stride, dim, packed.data(), columns, out.data(), padded);
-    std::vector<double> got, exact, bound;
-    for (int64_t r = 0; r < kBlock; ++r)
-        for (int64_t c = 0; c < columns; ++c) {
-            double sum = 0, size = 0;
-            for (int64_t j = 0; j < dim; ++j) {
-                const double product = static_cast<double>(rows[r * stride + j]) * matrix[j * padded + c];
-                sum += product;
-                size += std::fabs(product);
-            }
-            got.push_back(out[r * padded + c]), exact.push_back(sum);
-            bound.push_back(size * (static_cast<double>(dim) + 2) * 0x1p-24 + 1e-37);
-        }
-    check.within("turn", got, exact, bound);
-}
-
-void coded(Check& check) {
-    Noise& noise = check.noise();
-    const int64_t n = 1 + noise.below(150);
-    const float size = noise.below(8) == 0 ? 0.f : std::exp(noise.uniform(-90, 40));
-    const std::vector<float> values = noise.floats(n, -size, size);
-    check.same("code", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        const EncodeKernels& encoder = *encoder_for(k.isa);
-        std::vector<float> left = values, work(n);
-        std::vector<uint8_t> codes(n);
-        float scale, length;
-        put(out, encoder.square(values.data(), n));
-        put(out, encoder.within(values.data(), n, size * 0.99f));
-        encoder.code(left.data(), n, work.data(), codes.data(), &scale, &length);
-        put(out, left), put(out, codes), put(out, scale), put(out, length);
-    });
-}
 
 // ---- looks of sixteen neighbours and of one class ----
 
@@ -206,12 +137,9 @@ void estimates(Check& check) {
 }
 
 void tables(Check& check) {
-    if (encoder_for(check.level().isa) == nullptr) return;  // a table that no processor is offered
+    if (looks_for(check.level().isa) == nullptr) return;  // a table that no processor is offered
     for (int i = 0; i < 4; ++i) {
         estimates(check);
-        narrowed(check);
-        rotated(check);
-        coded(check);
         looked(check);
         listed(check);
     }

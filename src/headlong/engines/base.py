@@ -28,8 +28,6 @@ from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import RANGES, Asked, aimed, asked, checked_k
-from headlong.engines.by_blocks import BlockReader
-from headlong.engines.by_codes import CodesReader
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
@@ -38,6 +36,7 @@ from headlong.engines.entropy import DEFAULT
 from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.method import EngineParts, Method, option_names
 from headlong.engines.promise_failures import normalised
+from headlong.engines.reference.codes import CodesInNumPy
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix
 from headlong.engines.sampling_filters import Filters, Sieve
@@ -48,7 +47,7 @@ from headlong.layers.written_to import WrittenTo
 from headlong.links import Affine, lowering_error
 from headlong.native import Doubles
 from headlong.number_checks import real
-from headlong.plan import Plan
+from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.sums import logits_of
 from headlong.promise import Promise
 
@@ -56,6 +55,9 @@ LONGEST = 1e30
 """Numbers of a hidden vector that is divided by a temperature: well within float32."""
 MOST_DELTA = 0.5
 """A promise that may be broken more often is kept as if it were this one."""
+
+RULES = (np.float64, np.int64, np.float64, np.float64, np.uint64, np.uint64)
+"""How native code takes the parts of :class:`Rules`."""
 
 
 class Engine(Changeable, Common):
@@ -83,19 +85,14 @@ class Engine(Changeable, Common):
         self._bet = min(promise.delta, MOST_DELTA), seed  # how often it may be lost, and the seed of the rows that it draws
         level = native.isa()
         link = layer.link.lowered()
-        self._executor: native.Executor = (
+        self._rows: native.Executor = (
             Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan.preview))
             if level == native.REFERENCE
             else native.executor(layer.weight, layer.bias, norms, link, plan, level)
         )
-        self._rows: native.Executor = self._executor
-        self._executor = method.reader(EngineParts(layer, plan, norms, promise, seed, self._executor)) or self._executor
-        self._codes: CodesReader | None = None
-        if plan.codes is not None:
-            codes = CodesReader(layer, plan, self._rows, self._executor)
-            self._executor, self._codes = codes, codes if codes.native else None
-        if plan.blocks is not None and level != native.REFERENCE:  # which reads all classes instead
-            self._executor = BlockReader(layer, plan, self._executor, float(norms.max()))
+        own = method.reader(EngineParts(layer, plan, norms, promise, seed, self._rows))
+        self._executor = own or reader_of(layer, plan, norms, self._rows, level)
+        self._by_codes: Any = self._executor if plan.codes is not None and level != native.REFERENCE else None
         self._path = f"{method.name}/{self._executor.isa}"
         self._direct = direct(self._executor, layer.link, promise, self._bet, threads, self._path)
 
@@ -186,18 +183,18 @@ class Engine(Changeable, Common):
         self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False
     ) -> Entropy:
         self.check_weights()
-        if moments or self._codes is None:
+        if moments or self._by_codes is None:
             return super().entropy(hidden, eps=eps, allowed=allowed, exclude=exclude, moments=moments)
         asked = self._asked(hidden, allowed, exclude)
         aim = aimed(DEFAULT if eps is None and math.isinf(self.promise.eps) else eps, self.promise, asked.form)
-        found = self._codes.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._bet)
+        found = self._by_codes.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._bet)
         return answer_as(Entropy(found.entropy, found.error, found.lse, self._cost(found)), asked.form)
 
     def scanned_entropy(self, hidden: Doubles, mask: Any) -> native.FoundEntropy:
         if not native.is_native(self._rows):
             return super().scanned_entropy(hidden, mask)
         rows: Any = self._rows
-        found: native.FoundEntropy = rows.entropy(hidden, mask, native.threads(self._threads))
+        found: native.FoundEntropy = rows.entropy(hidden, 1.0, mask, native.threads(self._threads))
         return found
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
@@ -217,15 +214,14 @@ class Engine(Changeable, Common):
         return Sample(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._cost(drawn))
 
     def _in_one_scan(self, rule: Sieve) -> bool:
-        reader = self._executor
-        return self._codes is not None and not (isinstance(reader, BlockReader) and reader.draws(1, rule))
+        return self._by_codes is not None and not self._by_codes.searches(rule.top_k, rule.top_p, rule.min_p)
 
     def _drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, allowed: Any = None) -> Sample:
         """Draws of each row by a rule of its own, in one scan."""
-        assert self._codes is not None
         mask = None if allowed is None else allowed.mask
+        each = [np.array(part, kind) for part, kind in zip(rules, RULES, strict=True)]
         threads = native.threads(self._threads)
-        return self._of_draws(self._codes.sample_each(hidden, n, rules, mask, threads, class0, *self._bet))
+        return self._of_draws(self._by_codes.sample_each(hidden, n, *each, mask, threads, class0, *self._bet))
 
     def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
         """The normaliser of ``f(z) / temperature``: without a bias that of ``hidden / temperature``, by the same plan."""
@@ -330,3 +326,16 @@ class Engine(Changeable, Common):
     @property
     def _row_bytes(self) -> int:
         return self.layer.row_bytes
+
+
+def reader_of(
+    layer: Layer, plan: Plan, norms: NDArray[np.float32], rows: native.Executor, level: str
+) -> native.Executor:
+    """What answers from a plan: its blocks and codes, where it has any, before all ``rows``. The reference has no blocks."""
+    if level == native.REFERENCE:
+        return rows if plan.codes is None else CodesInNumPy(layer, plan.codes, rows)
+    codes = None if plan.codes is None else native.code_reader(rows, plan.codes, level)
+    blocks, search = plan.blocks, None
+    if blocks is not None:
+        search = native.blocks(layer.weight, layer.bias, blocks, MOST_SCORED, level, float(norms.max()))
+    return rows if codes is search is None else native.reader(rows, codes, search, blocks)

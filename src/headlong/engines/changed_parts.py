@@ -6,6 +6,7 @@ there or were, or the next ones.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -17,9 +18,8 @@ from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms
-from headlong.engines.by_blocks import BlockReader
 from headlong.engines.class_masks import Marked
-from headlong.engines.direct_call import Direct, direct_search
+from headlong.engines.direct_call import Direct, direct
 from headlong.engines.few_allowed_classes import listed_classes, sample_of
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
@@ -89,8 +89,8 @@ def ids_alone(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids
 
     None where there are no blocks, or where their basis was not kept.
     """
-    plan, reader, level = settled.plan, settled.executor, native.isa()
-    if plan.blocks is None or not isinstance(reader, BlockReader) or reader.affine is None:
+    plan, level = settled.plan, native.isa()
+    if plan.blocks is None or level == native.REFERENCE:
         return None
     order = plan.blocks.order
     longest = float(settled.norms.max())
@@ -106,7 +106,9 @@ def ids_alone(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids
         added = native.blocks(rows.weight, rows.bias, more, MOST_SCORED, level, longest)
         added.name(ids)
         search.put_next(added)
-    return direct_search(reader, search, settled.promise, settled.threads, f"{settled.name}/{reader.isa}")
+    blocks = plan.blocks._replace(min_eps=math.inf, samples=False)
+    reader = native.reader(settled.executor, None, search, blocks, every=False)
+    return direct(reader, settled.layer.link, settled.promise, (0.0, 0), settled.threads, f"{settled.name}/{level}")
 
 
 def rows_like(layer: Layer, weight: Any, bias: Any) -> Layer:

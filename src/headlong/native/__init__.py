@@ -19,7 +19,6 @@ from headlong.native.answers import (
     FoundLse,
     FoundOfExpert,
     FoundTopK,
-    FoundWithin,
 )
 from headlong.native.arguments import mark, widened
 from headlong.native.executors import (
@@ -33,14 +32,13 @@ from headlong.native.executors import (
     experts,
     is_native,
     neighbours,
-    sample_by_blocks,
+    reader,
 )
 from headlong.native.instruction_level import REFERENCE, isa, levels
 from headlong.native.load_module import loaded, module
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import (
     code_tiles,
-    encode_into,
     gumbels,
     products,
     round_up,
@@ -51,8 +49,8 @@ from headlong.native.types import Doubles, Floats, Halves, Mask
 
 __all__ = [
     "REFERENCE", "Doubles", "DrawsOfExpert", "Executor", "Floats", "FoundByBlocks", "FoundByCoordinates", "FoundDraws",
-    "FoundEntropy", "FoundLse", "FoundOfExpert", "FoundTopK", "FoundWithin", "Halves", "Mask", "adaptive", "blocks",
-    "code_reader", "code_tiles", "descent", "direct_call", "encode_into", "executor", "experts", "gumbels", "is_native",
-    "isa", "levels", "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "round_up",
-    "row_norms", "sample_by_blocks", "threads", "widened",
+    "FoundEntropy", "FoundLse", "FoundOfExpert", "FoundTopK", "Halves", "Mask", "adaptive", "blocks", "code_reader",
+    "code_tiles", "descent", "direct_call", "executor", "experts", "gumbels", "is_native", "isa", "levels",
+    "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "reader", "round_up", "row_norms",
+    "threads", "widened",
 ]  # fmt: skip

@@ -74,17 +74,6 @@ class FoundByBlocks(NamedTuple):
     done: Flags
 
 
-class FoundWithin(NamedTuple):
-    """One query's ``ids, logits [n]`` from ``floor`` up: all that are within a search's reach."""
-
-    ids: Ids
-    logits: Doubles
-    floor: float
-    rows: int
-    bytes: float
-    done: bool
-
-
 class FoundByCoordinates(NamedTuple):
     """``values, ids [batch, k]``, ``lse [batch]``; how many entries were read, how many classes in full, how many were
     answered; ``estimates [batch or 0, vocab]``."""

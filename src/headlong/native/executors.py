@@ -6,6 +6,7 @@ docstring names.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -63,14 +64,23 @@ class Executor(Protocol):
 def executor(
     weight: Array, bias: Floats | None, norms: Floats, link: tuple[Any, ...], plan: Plan, level: str
 ) -> Executor:
-    """The native executor at ``level``; ``link`` as the link's ``lowered()`` gives it."""
+    """The native reader of a layer's rows alone, at ``level``; ``link`` as the link's ``lowered()`` gives it."""
     preview = None if plan.preview is None else tuple(plan.preview)
-    native: Executor = loaded().Executor(*stored_as(weight), bias, norms, link, preview, level)
+    return reader(loaded().Executor(*stored_as(weight), bias, norms, link, preview, level))
+
+
+def reader(rows: Any, codes: Any = None, search: Any = None, blocks: Any = None, every: bool = True) -> Executor:
+    """What answers from ``rows``, an :func:`executor`, from their ``codes``, a :func:`code_reader`, and ``search``, which
+    :func:`blocks` gives for the ``headlong.plan.Blocks`` ``blocks``; see ``csrc/reader/reader.h``."""
+    asked = (0, 0, 0, math.inf, False)
+    if blocks is not None:
+        asked = blocks.max_batch, blocks.max_k, blocks.max_k_of_batches, blocks.min_eps, blocks.samples
+    native: Executor = loaded().Reader(rows, codes, search, asked, every)
     return native
 
 
 def code_reader(executor: Any, plan: Any, level: str) -> Any:
-    """The native reader of a ``headlong.plan.Codes``; ``executor`` reads the layer's own rows."""
+    """A ``headlong.plan.Codes`` as native code reads it; ``executor`` reads the layer's own rows."""
     segments = [(*segment, *map(float, bounds)) for segment, bounds in zip(plan.segments, plan.bounds, strict=True)]
     return loaded().Codes(
         executor, plan.tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level
@@ -78,9 +88,9 @@ def code_reader(executor: Any, plan: Any, level: str) -> Any:
 
 
 def is_native(executor: Any) -> bool:
-    """Whether this is a native executor, rather than one made of others."""
+    """Whether this is a native reader, rather than one in Python."""
     native = module()
-    return native is not None and isinstance(executor, native.Executor)
+    return native is not None and isinstance(executor, native.Reader)
 
 
 def direct_call(*parts: Any) -> Any:
@@ -106,17 +116,6 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
         *stored_as(weight), bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
         closer, (plan.shared, plan.closer_shared), share, level, rays, plan.trial, most_norm,
     )  # fmt: skip
-
-
-def sample_by_blocks(
-    executor: Any, search: Any, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, mask: Mask, threads: int,
-    class0: int, affine: tuple[float, float],
-) -> FoundDraws:  # fmt: skip
-    """As :meth:`Executor.sample` without filters; ``executor`` and ``search`` are capsules."""
-    found: FoundDraws = loaded().sample_by_blocks(
-        executor, search, hidden, n, temperature, seed, row0, mask, threads, class0, affine
-    )
-    return found
 
 
 def neighbours(features: Floats, thread_count: int = 1) -> NDArray[np.int32]:

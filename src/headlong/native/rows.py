@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +29,6 @@ def row_norms(weight: Array, thread_count: int = 1) -> Floats:
             size = np.sqrt((rows * rows).sum(axis=1))
         norms[part] = np.where(np.isfinite(rows).all(axis=1), round_up(size * (1 + 1e-12)), np.nan)
     return norms
-
-
-def encode_into(
-    weight: Array, bias: Floats | None, centre: Doubles, mean: Doubles, back: Floats, columns: int,
-    groups: Sequence[tuple[int, int, float, bool]], result: tuple[Array, ...], limits: tuple[float, ...], thread_count: int,
-) -> None:  # fmt: skip
-    """Fills ``result``, an ``Encoded`` of ``previews/encode.py``."""
-    places = tuple(array.view(np.uint8) if array.dtype == bool else array for array in result)
-    loaded().encode_into(*stored_as(weight), bias, centre, mean, back, columns, groups, places, limits, thread_count, isa())
 
 
 def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:

@@ -30,13 +30,12 @@ AT_ONCE = 1 << 15
 
 class Term(NamedTuple):
     """The query's half of one summand of a radius: ``norm``, ‖x[start:stop]‖; ``one``, 1; ``hidden``, the hidden vector's
-    length, less the mean. ``row`` of the slack is the other half."""
+    length, less the mean."""
 
     kind: str
     start: int
     stop: int
     factor: float = 1.0
-    row: int = -1
 
 
 Summands = Callable[[slice], list[tuple[Term, Doubles]]]
@@ -57,21 +56,17 @@ def roundings(layer: Layer, basis: Basis, found: Encoded) -> Summands:
 
 
 def joined(
-    summands: Summands, uncoded: NDArray[np.bool_], row: int, typical: Sequence[float] | None = None
+    summands: Summands, uncoded: NDArray[np.bool_], typical: Sequence[float]
 ) -> tuple[Floats, tuple[Term, ...]]:
-    """One row of the slack for many summands: ``max_p part_p / typical_p``, and the terms times ``typical_p``."""
+    """One slack for many summands: ``max_p part_p / typical_p``, and the terms times ``typical_p``."""
     count = len(uncoded)
-    some = summands(slice(0, count, -(-count // AT_ONCE)))
-    if typical is None and count > AT_ONCE and not all((part > 0).any() for _, part in some):
-        some = summands(slice(0, count))
-    typical = [typical_of(part) for _, part in some] if typical is None else typical
-    slack = np.empty((1, count), np.float32)
+    slack = np.empty(count, np.float32)
     for start in range(0, count, AT_ONCE):
         here = slice(start, start + AT_ONCE)
         worst = np.max([part / usual for (_, part), usual in zip(summands(here), typical, strict=True)], axis=0)
-        slack[0, here] = round_up(worst * (1 + 1e-9))
-    slack[0, uncoded] = np.inf
-    return slack, tuple(term._replace(factor=usual, row=row) for (term, _), usual in zip(some, typical, strict=True))
+        slack[here] = round_up(worst * (1 + 1e-9))
+    slack[uncoded] = np.inf
+    return slack, tuple(term._replace(factor=usual) for (term, _), usual in zip(summands(slice(0, 0)), typical, strict=True))
 
 
 def typical_of(part: Doubles) -> float:

@@ -64,7 +64,7 @@ def through(layer: Layer, blocks: Blocks) -> Engine:
     """An engine whose ids come from ``blocks`` whatever is asked, normalisers too."""
     plain = hl.compile(layer, "codes", eps=0.01, delta=0.0, blocks=False)
     assert isinstance(plain, Engine)
-    all_of_it = blocks._replace(least=1e-3, batch=EVERY, most=layer.vocab)
+    all_of_it = blocks._replace(min_eps=1e-3, max_batch=EVERY, max_k=layer.vocab)
     return Engine(layer, plain.method, plain.plan._replace(blocks=all_of_it), plain.norms, plain.promise)
 
 

@@ -32,7 +32,7 @@ def through(layer: Layer, blocks: Blocks) -> Engine:
     """An engine whose samples come from ``blocks``, whatever the batch."""
     plain = hl.compile(layer, "codes", eps=math.inf, delta=0.0, blocks=False)
     assert isinstance(plain, Engine)
-    always = blocks._replace(batch=EVERY, most=layer.vocab, samples=True)
+    always = blocks._replace(max_batch=EVERY, max_k=layer.vocab, samples=True)
     return Engine(layer, plain.method, plain.plan._replace(blocks=always), plain.norms, plain.promise)
 
 

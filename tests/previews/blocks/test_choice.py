@@ -54,17 +54,19 @@ def test_dear_places_speak_for_the_look_and_dear_scans_for_blocks(subject: Any, 
     layer, plan, blocks, hidden = subject
     with monkeypatch.context() as patch:
         scans_are_dear(patch)
-        most, _, together, trial = worth(layer, plan, blocks, hidden, SHARE)
-        assert most >= 64 and together >= 16 and trial > searched(layer, blocks, hidden, SHARE, 16).every
+        found = worth(layer, plan, blocks, hidden, SHARE)
+        assert found.max_k >= 64 and found.max_k_of_batches >= 16
+        assert found.trial > searched(layer, blocks, hidden, SHARE, 16).every
     monkeypatch.setattr(block_choice, "FETCHED", 1000.0)
-    assert worth(layer, plan, blocks, hidden, SHARE) == (0, 0, 0, math.inf)
+    found = worth(layer, plan, blocks, hidden, SHARE)
+    assert found.max_k == 0 and found.max_k_of_batches == 0
 
 
 def test_a_batch_is_searched_for_up_to_as_many_classes_as_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     scans_are_dear(monkeypatch)
     layer, hidden = around_centres()
     made: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden[:400])
-    plan = made.plan._replace(blocks=made.plan.blocks._replace(most=64, batch=2, together=16))
+    plan = made.plan._replace(blocks=made.plan.blocks._replace(max_k=64, max_batch=2, max_k_of_batches=16))
     engine, asked = Engine(layer, made.method, plan, made.norms, made.promise), hidden[400:464]
     few, more = engine.topk(asked, 16), engine.topk(asked, 17)
     assert few.proved.all() and not more.proved.all()  # codes answer

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from headlong import native
-from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles
-from headlong.plan import MOST_SCORED, Blocks, Plan
+from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import at_once, least_eps, stand_ins, tighter, worth, worth_sampling
+from headlong.previews.blocks.choice import EVERY, min_eps, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.blocks.trial import CLASSES, on_trial
 from headlong.previews.whitening import whiten
 from headlong.promise import Promise
@@ -39,27 +37,12 @@ def with_blocks(
         return on_trial(layer, plan, threads)
     vectors = stand_ins(layer) if calibration is None else calibration
     basis = whiten(layer.weight, vectors)
-    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED, threads)
-    most, pair, together, trial = worth(layer, plan, blocks, vectors, MOST_SCORED)
-    if most < 1 and not asked:
+    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED)
+    blocks = worth(layer, plan, blocks, vectors, MOST_SCORED)
+    if asked:
+        batch = EVERY if blocks.max_k_of_batches >= layer.vocab else 2
+        blocks = blocks._replace(max_k=layer.vocab, max_batch=batch, trial=math.inf)
+    elif not blocks.max_k:
         return plan
-    blocks = blocks._replace(least=least_found(layer, plan, blocks, vectors, MOST_SCORED))
     samples = worth_sampling(layer, plan, blocks, vectors, MOST_SCORED, bool(asked))
-    most, pair, trial = (layer.vocab, layer.vocab, math.inf) if asked else (most, pair, trial)
-    batch = at_once(most, pair, together)
-    return plan._replace(blocks=blocks._replace(samples=samples, most=most, batch=batch, together=together, trial=trial))
-
-
-def least_found(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:
-    """The least eps within which searches that are worth their while find most normalisers of ``vectors``; inf: none."""
-    kind, *numbers = layer.link.lowered()
-    if kind != "affine":
-        return math.inf
-    affine: Any = tuple(numbers)
-    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
-
-    def find(row: Doubles, k: int, eps: float) -> tuple[Array, ...]:
-        found: tuple[Array, ...] = search.within(None, row, k, None, 1, *affine, eps)
-        return found
-
-    return least_eps(layer, plan, blocks, vectors, find)
+    return plan._replace(blocks=blocks._replace(samples=samples, min_eps=min_eps(layer, plan, blocks, vectors, MOST_SCORED)))

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Executor, FoundTopK, Mask
+from headlong.native import Doubles, Executor, FoundLse, FoundTopK, Mask
 from headlong.plan import Codes
 
 TILE, GROUP = 64, 32
@@ -31,10 +31,11 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class CodesInNumPy:
-    """``rows`` scores rows exactly, and reads all of them where codes leave too many open."""
+    """The verbs of an executor; ``rows`` scores rows exactly, draws, and reads all rows where codes leave too many open."""
 
     def __init__(self, layer: Layer, codes: Codes, rows: Executor) -> None:
         self.layer, self.codes, self.rows = layer, codes, rows
+        self.isa, self.logits, self.sample = rows.isa, rows.logits, rows.sample
         self.q, self.scale, self.base, self.share, self.largest = decoded(codes, layer.vocab)
 
     def estimates(self, hidden: Doubles, kappa: float, seed: int) -> tuple[Doubles, Doubles]:
@@ -68,7 +69,19 @@ class CodesInNumPy:
         radius = (kappa * np.sqrt(squares) if kappa > 0 else linear).repeat(TILE, axis=1)[:, : self.layer.vocab] * self.share
         return estimate + (hidden @ codes.centre)[:, None], radius + (constant + 2.0**-17 * size)[:, None]
 
-    def topk(self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float, seed: int) -> FoundTopK:
+    def lse(
+        self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> FoundLse:
+        if not len(hidden):
+            return self.rows.lse(hidden, eps, mask, threads)
+        found = self.topk(hidden, 0, eps, mask, threads, delta, seed)
+        return FoundLse(found.lse, found.error, found.rows, found.bytes, found.dense)
+
+    def topk(
+        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
+    ) -> FoundTopK:
+        if not len(hidden):
+            return self.rows.topk(hidden, k, eps, mask, threads)
         vocab = self.layer.vocab
         sums = math.isfinite(eps)
         allowed = np.ones((1, vocab), bool) if mask is None else np.asarray(mask, bool)

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 from headlong.native import Doubles
 
-NARROW = 1 - 2.0**-30
-"""Of a sum of masses: more than its rounding, and that of most logits; the same in the native code."""
-
 
 def nucleus_size(mass: Doubles, top_p: float, total: float | None = None) -> int:
     """How many classes, in falling order of ``mass``, have less than ``top_p * total`` before them (None: of all of it)."""
@@ -38,17 +35,3 @@ def kept(logits: Doubles, exponents: Doubles, top_p: float, min_p: float) -> NDA
     stay = exponents[order] >= floor
     stay[0] = True
     return np.sort(order[:size][stay[:size]])
-
-
-def nucleus_reached(logits: Doubles, floor: float, scale: float, top_p: float, vocab: int) -> int:
-    """How many of ``logits``, which fall, are in the nucleus of ``exp(scale * z)``; 0 where that is in doubt.
-
-    ``floor``: what all other classes are below. The size is the same with the sum of what was scored and with that and all that
-    the others may be, and they begin behind it. The twin of ``nucleus_of`` in ``csrc/by_blocks/plain_questions.cpp``.
-    """
-    if not len(logits) or not np.isfinite(logits).all():
-        return 0
-    mass = np.exp((logits - logits[0]) * scale)
-    total, rest = float(mass.sum()), vocab * math.exp(min((floor - float(logits[0])) * scale, 0.0))
-    sizes = [nucleus_size(mass, top_p, end) for end in (total * NARROW, total + rest)]
-    return sizes[0] if sizes[0] == sizes[1] and total >= top_p * (total + rest) else 0

@@ -54,10 +54,10 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks:
     nothing but what is kept grows with them, and the features that tell neighbours.
     """
     shape = shape_of(layer.dim)
-    gauges = _gauged(layer, basis, shape, threads)
+    gauges = _gauged(layer, basis, shape)
 
     def coded(rows: Layer) -> Classes:
-        return Classes(rows, basis, shape, threads, gauges)
+        return Classes(rows, basis, shape, gauges)
 
     features, whole = _features(layer, coded, shape)
     order = _places(native.neighbours(features, threads))
@@ -79,11 +79,11 @@ def blocks_in(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
     return blocks_of(rows, basis_of(blocks.mean, blocks.centre, rotation, 1.0), threads)
 
 
-def _gauged(layer: Layer, basis: Basis, shape: BlockShape, threads: int) -> Gauges:
+def _gauged(layer: Layer, basis: Basis, shape: BlockShape) -> Gauges:
     """The units of the rounding, by some blocks of classes, evenly spread."""
     blocks = evenly(np.arange(max(1, layer.vocab // CLASS_BLOCK)), GAUGED // CLASS_BLOCK)
     ids = (blocks[:, None] * CLASS_BLOCK + np.arange(CLASS_BLOCK)).ravel()
-    return Classes(_rows(layer, ids[ids < layer.vocab]), basis, shape, threads).gauges
+    return Classes(_rows(layer, ids[ids < layer.vocab]), basis, shape).gauges
 
 
 def _rows(layer: Layer, ids: Any) -> Layer:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,14 +51,12 @@ WITHIN = (1e-3, 1e-2, 5e-2)
 MOST_OF = 0.75
 """The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
 EVERY = 2**31 - 1
-Within = Callable[[Doubles, int, float], tuple[Array, ...]]
-"""``(hidden, k, eps) -> logits, ids, log_probs, lse, error, done, rows, bytes, dense``: normalisers by searches."""
 STAND_INS, NOISE, BESIDE_BIAS = 4096, 0.7, 4.0
 """Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
 
 
 def tighter(
-    layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float, threads: int
+    layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float
 ) -> Blocks:
     """``boxes``, or rays where boxes do not read less than a fifth of a scan of all classes and rays read less than boxes."""
     if not (RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM):
@@ -71,7 +68,7 @@ def tighter(
     least = read(boxes)
     if least * TOGETHER <= scan_bytes(layer, plan):
         return boxes
-    rays = rays_of(layer, basis, threads)
+    rays = rays_of(layer, basis)
     return rays if rays is not None and read(rays) < least else boxes
 
 
@@ -91,18 +88,10 @@ def _judges(vectors: Doubles, k: int) -> Doubles:
     return np.ascontiguousarray(vectors[:: -(-len(vectors) // most)], np.float64)
 
 
-class Worth(NamedTuple):
-    """The largest of :data:`ASKED` for which a search takes less time than a scan of all classes (0: none): for one query, for
-    two, which share what a look reads, and for more of them; and bytes, without the answers' rows, from which it takes more."""
-
-    most: int
-    pair: int
-    together: int
-    trial: float = math.inf
-
-
-def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> Worth:
-    """As some vectors show."""
+def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> Blocks:
+    """``blocks`` for the largest k of :data:`ASKED` for which a search takes less time than a scan of all classes (0: none), as
+    some vectors show: for one query, for two, which share what a look reads, and for more of them; on trial from the bytes on,
+    without the answers' rows, from which it takes more."""
     search = functools.cache(lambda k: searched(layer, blocks, vectors, share, k))
 
     def last(batch: int) -> int:
@@ -115,11 +104,14 @@ def worth(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: flo
 
     most = last(1)
     if not most:
-        return Worth(0, 0, 0)
+        return blocks._replace(max_k=0, max_k_of_batches=0)
     found, row = search(min(most, SHORT)), layer.row_bytes
     spare = scan_time(layer, plan, min(most, SHORT), 1) - search_time(layer, found._replace(opened=0.0), 1)
     opened = max(found.opened, spare / (THREADS * FETCHED))
-    return Worth(most, last(2), last(BATCH), found.every + opened + max(0.0, found.rows - min(most, SHORT)) * row)
+    trial = found.every + opened + max(0.0, found.rows - min(most, SHORT)) * row
+    many = last(BATCH)
+    batch = EVERY if many >= most else 2 if last(2) >= most else 1
+    return blocks._replace(max_k=most, max_batch=batch, max_k_of_batches=many, trial=trial)
 
 
 class Counted(NamedTuple):
@@ -152,11 +144,6 @@ def scan_time(layer: Layer, plan: Plan, k: int, batch: int) -> float:
     return scan_bytes(layer, plan) * max(1 / batch, PRODUCTS) + COMPARED * layer.vocab + passes + ROW * candidates + rows
 
 
-def at_once(most: int, pair: int, together: int) -> int:
-    """Queries that may be asked for ``most`` classes each: any number, where as many are worth it for a batch; two; or one."""
-    return EVERY if together >= most > 0 else 2 if pair >= most else 1
-
-
 def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> Counted:
     """What searches for the ``k`` best read on average of some vectors."""
     search, judges = native.blocks(layer.weight, layer.bias, blocks, share, native.isa()), _judges(vectors, k)
@@ -178,40 +165,42 @@ def _every(blocks: Blocks) -> float:
 def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float, always: bool) -> bool:
     """Whether a sample without filters takes less time by blocks, on some vectors: the noise of every class is made either way.
     ``always``: it is enough that they can."""
-    kind, *numbers = layer.link.lowered()
-    if kind != "affine":
+    if layer.link.lowered()[0] != "affine":
         return False
     if always:
         return True
-    search = native.blocks(layer.weight, layer.bias, blocks, share, native.isa())
-    reader: Any = native.executor(
-        layer.weight, layer.bias, np.zeros(layer.vocab, np.float32), layer.link.lowered(), Plan(), native.isa()
-    )  # its norms decide nothing but the rounding of float32
-    affine: Any = tuple(numbers)
-    found = [
-        native.sample_by_blocks(reader.capsule, search.capsule, one[None], 1, 1.0, seed, 0, None, 1, 0, affine)
-        for seed, one in enumerate(_judges(vectors, 1))
-    ]
+    reader = _reader(layer, blocks, share)
+    found = [reader.sample(one[None], 1, 1.0, 0, 1.0, 0.0, seed, 0, None, 1) for seed, one in enumerate(_judges(vectors, 1))]
     every = _every(blocks)
-    rows, read = (float(np.mean([answer[part][0] for answer in found])) for part in (4, 5))
+    rows, read = (float(np.mean([getattr(answer, name)[0] for answer in found])) for name in ("rows", "bytes"))
     counted = Counted(every, max(0.0, read - every - rows * layer.row_bytes), rows)
     return all(sooner(layer, counted, scan_time(layer, plan, 1, batch), batch) for batch in (1, 2))
 
 
-def least_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, within: Within) -> float:
+def min_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:
     """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than scans of all
     classes; inf: none."""
-    k = min(ASKED[1], layer.vocab)
-    some = _judges(vectors, k)
+    if layer.link.lowered()[0] != "affine":
+        return math.inf
+    reader, k = _reader(layer, blocks, share), min(ASKED[1], layer.vocab)
 
     def kept(eps: float) -> bool:
-        alone = [within(row[None], k, eps) for row in some]
-        done, read = (float(np.mean([answer[which].mean() for answer in alone])) for which in (5, 7))
-        return done >= MOST_OF and read <= LESS * scan_bytes(layer, plan)
+        found = [reader.topk(row[None], k, eps, None, 1) for row in _judges(vectors, k)]
+        again = [float(one.dense[0]) for one in found]
+        read = float(np.mean([one.bytes[0] for one in found])) - float(np.mean(again)) * layer.vocab * layer.row_bytes
+        return 1 - float(np.mean(again)) >= MOST_OF and read <= LESS * scan_bytes(layer, plan)
 
     if not kept(WITHIN[-1]):  # nor are finer ones
         return math.inf
     return next((eps for eps in WITHIN[:-1] if kept(eps)), WITHIN[-1])
+
+
+def _reader(layer: Layer, blocks: Blocks, share: float) -> Any:
+    """What answers by blocks whatever these can, and by all rows what they cannot: ``dense`` says so."""
+    level, norms = native.isa(), np.zeros(layer.vocab, np.float32)  # which decide nothing but the rounding of float32
+    rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), Plan(), level)
+    always = blocks._replace(max_batch=EVERY, max_k=layer.vocab, min_eps=WITHIN[0], samples=True)
+    return native.reader(rows, None, native.blocks(layer.weight, layer.bias, blocks, share, level), always)
 
 
 def scan_bytes(layer: Layer, plan: Plan) -> float:

@@ -48,10 +48,10 @@ AT_ONCE, FEW = 4096, 1024
 """Classes that are looked at together, and those that all directions are compared with."""
 
 
-def rays_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks | None:
+def rays_of(layer: Layer, basis: Basis) -> Blocks | None:
     """Blocks whose bounds go by rays, one for :data:`A_RAY` classes; None where a row is out of reach."""
     shape = shape_of(layer.dim)
-    classes = Classes(layer, basis, shape, threads)
+    classes = Classes(layer, basis, shape)
     rows = _decoded(classes)
     if classes.uncoded.any() or np.abs(rows).max(initial=0.0) > WIDEST or np.abs(classes.base).max(initial=0.0) > WIDEST:
         return None
@@ -85,10 +85,10 @@ def shape_of(dim: int) -> BlockShape:
 def _decoded(classes: Classes) -> Doubles:
     """The rows as their codes say, exactly: what those lose is in the last length."""
     scale = classes.scale.astype(np.float64)
-    first: Doubles = (classes.codes.astype(np.float64) - 128) * scale[0][:, None]
+    first: Doubles = classes.codes * scale[0][:, None]
     if classes.more.shape[1] == 0:
         return first
-    return np.concatenate([first, (classes.more.astype(np.float64) - 128) * scale[1][:, None]], axis=1)
+    return np.concatenate([first, classes.more * scale[1][:, None]], axis=1)
 
 
 def _directions(rows: Doubles, count: int) -> tuple[Floats, Ids]:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from headlong.arrays import Array, large_empty
 from headlong.layers.matrix import Layer
 from headlong.native import Doubles, Floats, round_up
-from headlong.plan import NEIGHBOURS, BoxLevel, deinterleave
-from headlong.previews.encode import Group, encode, sum_up
+from headlong.plan import NEIGHBOURS, BoxLevel
+from headlong.previews.encode import Group, encode
 from headlong.previews.radii import ROUNDING, Summands, Term, joined, roundings, typical_of
 from headlong.previews.whitening import Basis
 
@@ -105,26 +105,22 @@ class Classes:
         layer: Layer,
         basis: Basis,
         shape: BlockShape,
-        threads: int,
         gauges: Gauges | None = None,
     ) -> None:
-        found = encode(layer, basis, shape.groups(), threads)
+        found = encode(layer, basis, shape.groups())
         self.layer, self.basis, self.found, self.shape, self.vocab = layer, basis, found, shape, layer.vocab
-        self.uncoded = found.uncoded[: self.vocab]
-        self.lost = sum_up(found.lost, found.rounded)
-        codes = deinterleave(found.codes, self.vocab)
-        self.codes = codes[:, : shape.look]
-        start = -(-shape.look // 4) * 4
-        self.more = codes[:, start : start + shape.width - shape.look]
+        self.uncoded = found.uncoded
+        self.codes, *more = found.codes
+        self.more = more[0] if more else np.empty((self.vocab, 0), np.int8)
         self.lengths = self._lengths()
         closer = shape.width > shape.look
         self.gauges = gauges or Gauges(self._gauge(1), self._gauge(2) if closer else self._gauge(1))
         self.last, self.shared = self._last(1, self.gauges.first)
         self.own = ROUNDING / self.shared[0]
         self.closer_last, self.closer_shared = self._last(2, self.gauges.both) if closer else (self.last, self.shared)
-        self.base = np.where(self.uncoded, np.float32(np.inf), found.base[: self.vocab])
-        self.scale = found.scale[:, : self.vocab]
-        del self.layer, self.basis, self.found, self.lost  # several times as long as what records take
+        self.base = np.where(self.uncoded, np.float32(np.inf), found.base)
+        self.scale = found.scale
+        del self.layer, self.basis, self.found  # several times as long as what records take
 
     @staticmethod
     def joined(pieces: list[Classes]) -> Classes:
@@ -140,7 +136,7 @@ class Classes:
         edges, rounding = (0, self.shape.look, self.shape.width), roundings(self.layer, self.basis, self.found)
 
         def summands(some: slice) -> list[tuple[Term, Doubles]]:
-            sizes = [self.lost[part, some].astype(np.float64) + ROUNDING * self.found.size[some] for part in range(count)]
+            sizes = [self.found.lost[part, some].astype(np.float64) + ROUNDING * self.found.size[some] for part in range(count)]
             norms = [Term("norm", edges[part], edges[part + 1]) for part in range(count)]
             return [*zip(norms, sizes, strict=True), *rounding(some)]
 
@@ -152,14 +148,14 @@ class Classes:
         typical = tuple(typical_of(part) for _, part in summands(slice(0, len(self.found.uncoded))))
         if len(self.lengths) and self.vocab:
             unit = float(np.median(self.lengths.max(axis=0, initial=0.0)))
-        slack = joined(summands, self.found.uncoded, 0, typical)[0][0, : self.vocab]
+        slack = joined(summands, self.found.uncoded, typical)[0]
         usual = float(np.median(np.where(self.uncoded, np.float32(0), slack))) if self.vocab else 1.0
         return Gauge(typical, unit / usual if unit > 0 and usual > 0 else 1.0)
 
     def _last(self, count: int, gauge: Gauge) -> tuple[Floats, tuple[float, ...]]:
         """One length for all of the rounding, and its factors."""
-        slack, terms = joined(self._summands(count), self.found.uncoded, 0, gauge.typical)
-        values = slack[0, : self.vocab].astype(np.float64) * gauge.scale * (1 + 1e-9)
+        slack, terms = joined(self._summands(count), self.found.uncoded, gauge.typical)
+        values = slack.astype(np.float64) * gauge.scale * (1 + 1e-9)
         self.uncoded |= values > LONGEST
         values[self.uncoded] = 0.0
         factors = {"norm0": 0.0, f"norm{self.shape.look}": 0.0, "one": 0.0, "hidden": 0.0}
@@ -170,21 +166,21 @@ class Classes:
     def _lengths(self) -> Floats:
         """``[segments, vocab]``: ‖B_i[s]‖ rounded up; of coded coordinates by their codes and what those lose."""
         sizes = []
-        look, behind = self.shape.look, iter(self.lost[len(self.found.scale) :])
+        look, behind = self.shape.look, iter(self.found.lost[len(self.found.scale) :])
         for start, stop in itertools.pairwise(self.shape.edges):
             if start >= self.shape.width:
-                sizes.append(next(behind)[: self.vocab])
+                sizes.append(next(behind))
                 continue
-            part = self.more[:, start - look : stop - look].astype(np.int32) - 128
-            size = np.sqrt(np.einsum("ij,ij->i", part, part).astype(np.float64)) * self.found.scale[1, : self.vocab]
-            sizes.append(round_up((size + self.lost[1, : self.vocab]) * (1 + 1e-9)))
+            part = self.more[:, start - look : stop - look].astype(np.int32)
+            size = np.sqrt(np.einsum("ij,ij->i", part, part).astype(np.float64)) * self.found.scale[1]
+            sizes.append(round_up((size + self.found.lost[1]) * (1 + 1e-9)))
         lengths = np.array(sizes, np.float32).reshape(len(sizes), self.vocab)
         lengths[:, self.uncoded] = 0.0
         return lengths
 
     def features(self) -> Floats:
         """What neighbours have to share: the coordinates, the base, and lengths as much as they can weigh."""
-        values = (self.codes.astype(np.float32) - 128) * self.scale[0, :, None]
+        values = self.codes * self.scale[0, :, None]
         counts = np.sqrt(np.diff(np.array(self.shape.edges, np.float64))).astype(np.float32)
         base = np.where(self.uncoded, np.float32(0), self.base)[:, None]
         return np.ascontiguousarray(np.concatenate([values, base, (self.lengths * counts[:, None]).T], axis=1))
@@ -193,7 +189,7 @@ class Classes:
         """The records of all blocks, and their classes as the boxes above want them."""
         there, ids = order >= 0, np.maximum(order, 0)
         scale = np.where(there & ~self.uncoded[ids], self.scale[0, ids], np.float32(0))
-        codes = (self.codes[ids].astype(np.int16) - 128).astype(np.int8)
+        codes = self.codes[ids]
         codes[scale == 0] = 0
         lengths = np.concatenate([self.lengths[:, ids], self.last[None, ids]]) * there
         base = np.where(there, self.base[ids], np.float32(-np.inf))
@@ -209,7 +205,7 @@ class Classes:
         ids = np.maximum(order, 0)
         dead = (order < 0) | self.uncoded[ids]
         scale = np.where(dead, np.float32(0), self.scale[1, ids])
-        codes = (self.more[ids].astype(np.int16) - 128).astype(np.int8)
+        codes = self.more[ids]
         codes[dead] = 0
         first = len(self.lengths) - len(self.shape.behind)
         lengths = np.concatenate([self.lengths[first:, ids], self.closer_last[None, ids]]) * ~dead

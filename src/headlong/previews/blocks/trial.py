@@ -14,7 +14,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import at_once, read_by, scan_bytes, stand_ins, tighter, worth
+from headlong.previews.blocks.choice import read_by, scan_bytes, stand_ins, tighter, worth
 from headlong.previews.whitening import Basis, whiten
 
 CLASSES, SAMPLE = 16_384, 8_192
@@ -29,11 +29,9 @@ def on_trial(layer: Layer, plan: Plan, threads: int) -> Plan:
     basis = whiten(layer.weight, vectors)
     if not promising(layer, basis, vectors, scan_bytes(layer, plan) / layer.vocab, threads):
         return plan
-    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED, threads)
-    most, pair, together, trial = worth(layer, plan, blocks, vectors, MOST_SCORED)
-    if most < 1:
-        return plan
-    return plan._replace(blocks=blocks._replace(most=most, together=together, batch=at_once(most, pair, together), trial=trial))
+    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED)
+    blocks = worth(layer, plan, blocks, vectors, MOST_SCORED)
+    return plan._replace(blocks=blocks) if blocks.max_k else plan
 
 
 def promising(layer: Layer, basis: Basis, vectors: Array, bytes_each: float, threads: int) -> bool:

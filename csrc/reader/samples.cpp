@@ -1,4 +1,4 @@
-#include "by_blocks/samples.h"
+#include "reader/samples.h"
 
 #include <algorithm>
 #include <cmath>
@@ -50,12 +50,12 @@ Answer by_all(const Executor& e, const double* hidden, int64_t q, SampleRule rul
 
 }  // namespace
 
-std::vector<SearchResult> draw_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
-                                         const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
+std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, const double* hidden, int64_t count, const SampleRule& rule,
+                                     const Question& question, std::vector<Draw>* draws) {
     know_places(b);
     const uint64_t least = lucky_from(e.vocab);
     std::vector<LargestKey> keys;
-    for (int64_t q = 0; q < count; ++q) keys.emplace_back(rule, rule.row0 + q, affine.first, affine.second, least);
+    for (int64_t q = 0; q < count; ++q) keys.emplace_back(rule, rule.row0 + q, e.link_a, e.link_b, least);
     const int at_once = static_cast<int>(std::min<int64_t>(count, question.threads));
     Turns<int64_t> next;
     run_parallel(at_once, [&](int) {
@@ -69,28 +69,17 @@ std::vector<SearchResult> draw_by_blocks(const Executor& e, const Blocks& b, std
     mark("noise of all classes");
     Reach reach;
     reach.keys = keys.data();
-    std::vector<SearchResult> found = search(b, hidden, count, 1, question.mask, question.mask_per_row, question.threads, reach);
+    const std::vector<SearchResult> found = search(b, hidden, count, 1, question.mask, question.mask_per_row, question.threads, reach);
     const auto drawn = [](const Draw& draw) { return draw.id >= 0 && std::fabs(draw.score) < kInf; };
+    std::vector<Answer> answers(count);
     draws->clear();
     for (int64_t q = 0; q < count; ++q) {
-        const std::vector<Draw>& won = keys[q].draws();
-        found[q].done = found[q].done && std::all_of(won.begin(), won.end(), drawn);
-        draws->insert(draws->end(), won.begin(), won.end());
-    }
-    return found;
-}
-
-std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, std::pair<double, double> affine, const double* hidden, int64_t count,
-                                     const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
-    const std::vector<SearchResult> found = draw_by_blocks(e, b, affine, hidden, count, rule, question, draws);
-    std::vector<Answer> answers(count);
-    for (int64_t q = 0; q < count; ++q) {
-        if (!found[q].done) {
-            std::vector<Draw> won;
+        std::vector<Draw> won = keys[q].draws();
+        if (!found[q].done || !std::all_of(won.begin(), won.end(), drawn)) {
             answers[q] = by_all(e, hidden, q, rule, question, &won);
             answers[q].best.clear();
-            std::copy(won.begin(), won.end(), draws->begin() + q * rule.n);
         }
+        draws->insert(draws->end(), won.begin(), won.end());
         answers[q].rows += found[q].rows;
         answers[q].bytes += found[q].bytes;
     }
