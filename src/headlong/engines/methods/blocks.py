@@ -11,7 +11,7 @@ from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
 from headlong.previews.blocks.choice import EVERY, min_eps, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.blocks.trial import CLASSES, on_trial
-from headlong.previews.whitening import whiten
+from headlong.previews.whitening import Directions, whiten
 from headlong.promise import Promise
 
 MOST_DIM = 8192
@@ -21,9 +21,17 @@ MANY = 1024
 
 
 def with_blocks(
-    plan: Plan, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise, asked: bool | None
+    plan: Plan,
+    layer: Layer,
+    directions: Directions,
+    calibration: Doubles | None,
+    threads: int,
+    wanted: Promise,
+    asked: bool | None,
 ) -> Plan:
-    """The plan with blocks, where that was ``asked`` for or vectors show that they read less; searches are native alone."""
+    """The plan with blocks, where that was ``asked`` for or vectors, whose ``directions`` these are, show that they read less;
+    searches are native alone.
+    """
     if native.isa() == native.REFERENCE:
         return plan
     if asked is None:
@@ -36,7 +44,7 @@ def with_blocks(
     if calibration is None and not asked:
         return on_trial(layer, plan, threads)
     vectors = stand_ins(layer) if calibration is None else calibration
-    basis = whiten(layer.weight, vectors)
+    basis = whiten(layer.weight, vectors) if calibration is None else directions.basis()
     blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED)
     blocks = worth(layer, plan, blocks, vectors, MOST_SCORED)
     if asked:

@@ -65,7 +65,7 @@ class Coded(Method):
         else:
             segments = plausible(layer, energy(layer, basis, calibration), wanted)[0]
         plan = Plan(codes=codes_of(layer, basis, segments, self.rotation, threads))
-        return with_blocks(plan, layer, calibration, threads, wanted, self.blocks)
+        return with_blocks(plan, layer, basis, calibration, threads, wanted, self.blocks)
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
         """Of all rows, everything is proved."""
