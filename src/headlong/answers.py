@@ -7,10 +7,10 @@ are, else float32, and what that rounding took is part of ``error``; logits are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 Array = Any  # a NumPy array or a torch tensor, as the hidden vectors were
+Answer = TypeVar("Answer", bound=Any)
 
 
 class Cost(NamedTuple):
@@ -26,26 +26,31 @@ class Cost(NamedTuple):
     path: str
 
 
-class Unpacked:
-    """A NamedTuple that unpacks as its first two fields; ``answer[:]`` is all of them."""
+def unpacked(kind: type[Answer]) -> type[Answer]:
+    """The NamedTuple, which unpacks as its first two fields, a draw as ids and log-probabilities; ``answer[:]`` is all."""
+    names = ("ids", "log_probs") if "score" in kind._fields else kind._fields[:2]
 
-    __slots__ = ()
+    def replace(self: Any, **changes: Any) -> Any:
+        return kind(**{**self._asdict(), **changes})
 
-    def __iter__(self: Any) -> Iterator[Any]:
-        return iter(self[:2])
-
-    def __getnewargs__(self: Any) -> tuple[Any, ...]:
-        """For pickle, which would unpack two."""
-        return tuple(self[:])
-
-    def _asdict(self: Any) -> dict[str, Any]:
-        return dict(zip(self._fields, self[:], strict=True))
-
-    def _replace(self: Any, **changes: Any) -> Any:
-        return type(self)(**{**self._asdict(), **changes})
+    more: dict[str, Any] = {
+        "__iter__": lambda self: iter([getattr(self, name) for name in names]),
+        "__getnewargs__": lambda self: tuple(self[:]),  # for pickle, which would unpack two
+        "_asdict": lambda self: dict(zip(kind._fields, self[:], strict=True)),
+        "_replace": replace,
+    }
+    for name, method in more.items():
+        setattr(kind, name, method)
+    return kind
 
 
-class _TopK(NamedTuple):
+@unpacked
+class TopK(NamedTuple):
+    """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``.
+
+    Proofs are about the numbers that the engine was compiled from: see :class:`headlong.Layer` on borrowed arrays.
+    """
+
     log_probs: Array
     ids: Array
     logits: Array
@@ -55,16 +60,10 @@ class _TopK(NamedTuple):
     cost: Cost
 
 
-class TopK(Unpacked, _TopK):
-    """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``.
+@unpacked
+class LogProb(NamedTuple):
+    """Log-probabilities of given classes: ``log_probs, logits [batch, m]``, ``lse, error [batch]``, ``cost``."""
 
-    Proofs are about the numbers that the engine was compiled from: see :class:`headlong.Layer` on borrowed arrays.
-    """
-
-    __slots__ = ()
-
-
-class _LogProb(NamedTuple):
     log_probs: Array
     logits: Array
     lse: Array
@@ -72,41 +71,29 @@ class _LogProb(NamedTuple):
     cost: Cost
 
 
-class LogProb(Unpacked, _LogProb):
-    """Log-probabilities of given classes: ``log_probs, logits [batch, m]``, ``lse, error [batch]``, ``cost``."""
-
-    __slots__ = ()
-
-
-class _Lse(NamedTuple):
-    lse: Array
-    error: Array
-    cost: Cost
-
-
-class Lse(Unpacked, _Lse):
+@unpacked
+class Lse(NamedTuple):
     """The log-normaliser ``log sum_i exp(link(z_i))`` and its error, ``[batch]`` each, and the cost."""
 
-    __slots__ = ()
-
-
-class _Entropy(NamedTuple):
-    entropy: Array
-    error: Array
     lse: Array
+    error: Array
     cost: Cost
-    variance: Array | None = None
-    variance_error: Array | None = None
 
 
-class Entropy(Unpacked, _Entropy):
+@unpacked
+class Entropy(NamedTuple):
     """``-sum_i p_i log p_i`` in nats and its error, a log-normaliser that need not be as near, ``[batch]`` each, the cost.
 
     The mean of ``f(z)`` is ``engine.lse(hidden).lse - entropy``, within the sum of both errors. ``variance`` of ``-log p`` and
     how far off it may be, ``[batch]``, where ``moments`` were asked for.
     """
 
-    __slots__ = ()
+    entropy: Array
+    error: Array
+    lse: Array
+    cost: Cost
+    variance: Array | None = None
+    variance_error: Array | None = None
 
 
 class Support(NamedTuple):
@@ -116,7 +103,15 @@ class Support(NamedTuple):
     offsets: Array
 
 
-class _Sample(NamedTuple):
+@unpacked
+class Sample(NamedTuple):
+    """Sampled classes: ``ids, logits, score, proved [batch, n]``; ``score`` is the winning ``link(z) / T + gumbel``.
+
+    ``log_probs [batch, n]``  under the whole distribution at that temperature; ``kept [batch]``: the log of the mass that
+    filters keep, so that ``log_probs - kept`` are those of the truncated one; ``error [batch]``: how far off both may be.
+    None at ``eps=inf``. ``support``: the classes that are kept, where they were asked for. Unpacks as ``ids, log_probs``.
+    """
+
     ids: Array
     logits: Array
     score: Array
@@ -126,17 +121,3 @@ class _Sample(NamedTuple):
     kept: Array | None = None
     error: Array | None = None
     support: Support | None = None
-
-
-class Sample(Unpacked, _Sample):
-    """Sampled classes: ``ids, logits, score, proved [batch, n]``; ``score`` is the winning ``link(z) / T + gumbel``.
-
-    ``log_probs [batch, n]``  under the whole distribution at that temperature; ``kept [batch]``: the log of the mass that
-    filters keep, so that ``log_probs - kept`` are those of the truncated one; ``error [batch]``: how far off both may be.
-    None at ``eps=inf``. ``support``: the classes that are kept, where they were asked for. Unpacks as ``ids, log_probs``.
-    """
-
-    __slots__ = ()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.ids, self.log_probs))

@@ -162,14 +162,14 @@ def _single(answer: Any) -> Any:
         with np.errstate(invalid="ignore"):
             lost = np.where(np.isfinite(fields[name]), np.abs(value - fields[name]), 0.0)
         error = np.maximum(error, fields["error"] + lost.max(axis=tuple(range(1, lost.ndim)), initial=0.0))
-    return answer._replace(**narrow, error=rounded_up(error))
+    return answer._replace(**narrow, error=round_up(error))
 
 
-def rounded_up(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """In float32, no less."""
+def round_up(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """float32 numbers that are not below ``values``; infinite beyond float32's range."""
     with np.errstate(over="ignore"):
         near = values.astype(np.float32)
-    return np.where(near < values, np.nextafter(near, np.float32(np.inf)), near)
+        return np.where(near < values, np.nextafter(near, np.float32(np.inf)), near)
 
 
 def _as_torch(answer: Any) -> Any:

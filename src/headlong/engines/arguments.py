@@ -7,7 +7,6 @@ what came, what was expected, what to do. What is then read is the engine's busi
 from __future__ import annotations
 
 import math
-import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ import numpy as np
 from headlong.arrays import Form, form_of, hidden64, hidden_rows
 from headlong.engines.class_masks import restricted
 from headlong.engines.few_allowed_classes import few_enough
-from headlong.engines.sampling_filters import Filters
 from headlong.errors import NonFiniteError, ShapeError
 from headlong.native import Doubles, Mask, widened
 from headlong.number_checks import real, whole
@@ -78,31 +76,11 @@ def checked_eps(eps: Any) -> float:
     return real(eps, "eps", *RANGES["eps"], "log-probabilities are rounded to float64, so 0 cannot be kept")
 
 
+def checked_n(n: Any) -> int:
+    return whole(n, "n", *RANGES["n"], "ask again for more, at other positions or with another seed")
+
+
 def aimed(eps: Any, promise: Promise, form: Form) -> float:
     """What a normaliser has to be within, so that it is within ``eps`` (None: what is promised) in the caller's precision."""
     wanted = promise.eps if eps is None else checked_eps(eps)
     return wanted * FLOAT32_ROOM if form.single else wanted
-
-
-def checked_filters(
-    n: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    min_p: float | None,
-    seed: int | None,
-    row0: int,
-    vocab: int,
-    class0: int = 0,
-) -> Filters:
-    kept = 0 if top_k is None else whole(top_k, "top_k", *RANGES["top_k"], "None keeps all")
-    return Filters(
-        whole(n, "n", *RANGES["n"], "ask again for more, with other numbers of rows or another seed"),
-        real(temperature, "temperature", *RANGES["temperature"], "for the likeliest class, topk(k=1)"),
-        kept if kept < vocab else 0,  # to keep all is no filter, and costs none
-        1.0 if top_p is None else real(top_p, "top_p", *RANGES["top_p"], "None keeps all"),
-        0.0 if min_p is None else real(min_p, "min_p", *RANGES["min_p"], "None keeps all"),
-        secrets.randbits(64) if seed is None else whole(seed, "seed", *RANGES["seed"]),
-        whole(row0, "position", *RANGES["position"]),
-        whole(class0, "class0", *RANGES["class0"]),
-    )

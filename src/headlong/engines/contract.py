@@ -25,7 +25,7 @@ import numpy as np
 from headlong.answers import Cost, Entropy, LogProb, Lse, Sample
 from headlong.arrays import answer_as, as_numpy, form_of, to_host
 from headlong.engines import draws
-from headlong.engines.arguments import RANGES, aimed, checked_eps, checked_filters, checked_hidden
+from headlong.engines.arguments import RANGES, aimed, checked_eps, checked_hidden, checked_n
 from headlong.engines.class_masks import class_mask
 from headlong.engines.direct_call import Direct
 from headlong.engines.draws import rules_of
@@ -138,17 +138,18 @@ class Common(ABC):
         shape = getattr(hidden, "shape", None)
         count = len(hidden) if isinstance(hidden, (list, tuple)) or (isinstance(shape, tuple) and shape) else 0  # refused below
         first = draws.first_of(position, count)
-        if math.isinf(eps) and ties == "ids" and not support and first is not None:
-            if self._direct is not None and allowed is None and exclude is None:
-                found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0)
-                if found is not None:
-                    return found
-            if not any(map(draws.is_each, (temperature, top_k, top_p, min_p, seed))):
-                checked = checked_filters(n, temperature, top_k, top_p, min_p, seed, first, engine.layer.vocab, class0)
-                return self._sample(hidden, checked, allowed, exclude)
+        plain = math.isinf(eps) and ties == "ids" and not support and first is not None
+        if plain and self._direct is not None and allowed is None and exclude is None:
+            found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0)
+            if found is not None:
+                return found
+        n, class0 = checked_n(n), whole(class0, "class0", *RANGES["class0"])
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        if plain and not any(map(draws.is_each, (*filters.values(), seed))):
+            one = rules_of(1, engine.layer.vocab, seed, first, **filters)
+            return self._sample(hidden, one.filters(0, n, class0), allowed, exclude)
         rules = rules_of(count, engine.layer.vocab, seed, position, **filters)
-        about: dict[str, Any] = {"ties": ties, "support": support, "class0": whole(class0, "class0", *RANGES["class0"])}
+        about: dict[str, Any] = {"ties": ties, "support": support, "class0": class0}
         return draws.sample(self, to_host(hidden), n, rules, eps=eps, allowed=allowed, exclude=exclude, **about)
 
     def drawn(self, hidden: Doubles, filters: Filters, allowed: Any = None) -> Sample:

@@ -55,17 +55,21 @@ class Rules(NamedTuple):
     def sieve(self, row: int) -> Sieve:
         return Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row])
 
+    def filters(self, row: int, n: int, class0: int) -> Filters:
+        """For rows that count up from ``row``."""
+        return Filters(n, *self.sieve(row)[:4], self.seed[row], self.position[row], class0)
+
 
 def rules_of(batch: int, vocab: int, seed: Any, position: Any, **filters: Any) -> Rules:
     """One number, or one for each row, of everything; a fresh seed and positions 0, 1, ... where there is none."""
-    off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
     each: dict[str, list[Any]] = {}
-    for name, none in off.items():
+    for name, given in filters.items():
         check = whole if name == "top_k" else real
-        each[name] = _each(filters.get(name), none, batch, name, check)
+        each[name] = [off[name]] * batch if given is None and name in off else _each(given, batch, name, check)
     each["top_k"] = [k if k < vocab else 0 for k in each["top_k"]]  # to keep all is no filter
-    each["seed"] = _each(secrets.randbits(64) if seed is None else seed, 0, batch, "seed", whole)
-    each["position"] = list(range(batch)) if position is None else _each(position, 0, batch, "position", whole)
+    each["seed"] = _each(secrets.randbits(64) if seed is None else seed, batch, "seed", whole)
+    each["position"] = list(range(batch)) if position is None else _each(position, batch, "position", whole)
     return Rules(**each)
 
 
@@ -86,9 +90,7 @@ def first_of(position: Any, batch: int) -> Any:
     return int(places[0]) if (np.diff(places) == 1).all() else None
 
 
-def _each(given: Any, none: Any, batch: int, name: str, check: Any) -> list[Any]:
-    if given is None:
-        return [none] * batch
+def _each(given: Any, batch: int, name: str, check: Any) -> list[Any]:
     if not is_each(given) and not hasattr(given, "shape"):
         return [check(given, name, *RANGES[name], ADVICE.get(name, ""))] * batch
     values = as_numpy(given, name)
@@ -155,8 +157,7 @@ class _Draws:
 
     def __init__(self, engine: Any, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float) -> None:
         self.engine, self.rows, self.rules, self.class0, self.mask, self.aim = engine, rows, rules, class0, mask, aim
-        self.n = whole(n, "n", *RANGES["n"], "ask again for more, at other positions or with another seed")
-        shape = len(rows), self.n
+        self.n, shape = n, (len(rows), n)
         self.ids, self.proved = np.full(shape, -1, np.int64), np.ones(shape, bool)
         self.logits, self.score = np.full(shape, -math.inf), np.full(shape, -math.inf)
         self.kept: list[Ids | None] = [None] * len(rows)
@@ -192,8 +193,7 @@ class _Draws:
             drawn = set(at_once)
             rows = [row for row in rows if row not in drawn]
         for run in runs(rows, self.rules):
-            first, rule = run[0], self.rules
-            filters = Filters(self.n, *rule.sieve(first)[:4], rule.seed[first], rule.position[first], self.class0)
+            filters = self.rules.filters(run[0], self.n, self.class0)
             self._take(run, self.engine.drawn(self.rows[run], filters, **self.limits(run)))
 
     def _take(self, rows: list[int], drawn: Sample) -> None:

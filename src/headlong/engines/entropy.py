@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from headlong.answers import Cost, Entropy, TopK
-from headlong.arrays import answer_as, rounded_up
+from headlong.arrays import answer_as, round_up
 from headlong.dtypes import UNIT
 from headlong.engines.arguments import aimed, asked
 from headlong.engines.promise_failures import ROUNDING, float64_error, longest_row
@@ -43,7 +43,7 @@ def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: 
         whole = Entropy(found.entropy, found.error, found.lse, cost, variance, off)
         if call.form.single:
             narrow = variance.astype(np.float32)
-            whole = whole._replace(variance=narrow, variance_error=rounded_up(off + np.abs(narrow - variance)))
+            whole = whole._replace(variance=narrow, variance_error=round_up(off + np.abs(narrow - variance)))
         return answer_as(whole, call.form)
     limits = {"allowed": allowed, "exclude": exclude}
     k = min(HEADS, engine.layer.vocab)

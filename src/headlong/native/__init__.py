@@ -10,6 +10,7 @@
     losses              softmax cross-entropy over a link
 """
 
+from headlong.arrays import round_up
 from headlong.native.answers import (
     DrawsOfExpert,
     FoundByBlocks,
@@ -41,7 +42,6 @@ from headlong.native.rows import (
     code_tiles,
     gumbels,
     products,
-    round_up,
     row_norms,
 )
 from headlong.native.thread_count import threads

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array
+from headlong.arrays import Array, round_up
 from headlong.native.instruction_level import REFERENCE, isa
 from headlong.native.load_module import loaded
 from headlong.native.types import Doubles, Floats
@@ -41,13 +41,6 @@ def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
         wide = np.ascontiguousarray(hidden, np.float64)
         loaded().products_into(*stored_as(weight), wide, out, thread_count, isa())
     return out
-
-
-def round_up(values: Doubles) -> Floats:
-    """float32 numbers that are not below ``values``; infinite beyond float32's range."""
-    with np.errstate(over="ignore"):
-        nearest = values.astype(np.float32)
-        return np.where(nearest < values, np.nextafter(nearest, np.float32(np.inf)), nearest)
 
 
 def _pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:

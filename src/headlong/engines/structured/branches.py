@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,23 +30,14 @@ from headlong.native import Doubles
 from headlong.promise import Promise
 
 
-class NativeTree(Protocol):
-    """What both executors do."""
-
-    def topk(self, hidden: Doubles, k: int, threads: int) -> tuple[Doubles, Ids, Ids, Doubles]: ...
-
-    def log_probs(self, hidden: Doubles, ids: Ids, threads: int) -> tuple[Doubles, Ids, Doubles]: ...
-
-
-def native_tree(reference: TreeReference, dim: int, level: str) -> NativeTree:
+def native_tree(reference: TreeReference, dim: int, level: str) -> Any:
     """The native twin of the NumPy executor."""
     steps = reference.steps
     nodes = (steps.part, steps.first, steps.starts, steps.children, steps.two_way)
     tables = (np.ascontiguousarray(table, np.int64) for table in (reference.owner, reference.above, reference.leaf))
     arrays = [part if isinstance(part, bool) else np.ascontiguousarray(part, np.int64) for part in nodes]
     parts = [(part.weight, part.bias, part.projection) for part in steps.parts]
-    executor: NativeTree = native.descent(dim, parts, [*arrays, *tables], level)
-    return executor
+    return native.descent(dim, parts, [*arrays, *tables], level)
 
 
 class WalkingEngine(StructuredEngine):
@@ -62,7 +53,7 @@ class WalkingEngine(StructuredEngine):
             raise NonFiniteError("a weight is NaN or infinity; repair it, or train again")
         self._reference = TreeReference(self.steps)
         slow = self.isa == native.REFERENCE
-        self._executor: NativeTree = self._reference if slow else native_tree(self._reference, layer.dim, self.isa)
+        self._executor: TreeReference = self._reference if slow else native_tree(self._reference, layer.dim, self.isa)
 
     @abstractmethod
     def _steps(self) -> Steps:

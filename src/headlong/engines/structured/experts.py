@@ -12,7 +12,7 @@ with id -1 where it has fewer than k.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,24 +27,8 @@ from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import ExpertsReference
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
-from headlong.native import Doubles, DrawsOfExpert, FoundOfExpert
+from headlong.native import Doubles
 from headlong.promise import Promise
-
-
-class ExpertsReader(Protocol):
-    """What answers for whole batches: native code, or :class:`ExpertsReference` in NumPy."""
-
-    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> FoundOfExpert: ...
-
-    def logits(self, hidden: Doubles, ids: Ids) -> Doubles:
-        """``[batch, m]``, -inf for a class that the expert lacks"""
-
-    def everything(self, hidden: Doubles, vocab: int, threads: int) -> Doubles:
-        """``[batch, vocab]``"""
-
-    def sample(
-        self, hidden: Doubles, n: int, temperature: float, seed: int, row0: int, threads: int
-    ) -> DrawsOfExpert: ...
 
 
 @register_engine
@@ -66,7 +50,7 @@ class ExpertsEngine(StructuredEngine):
         self._row_bytes = layer.width * layer.weight.itemsize
         self._gate_bytes = float(layer.gate.nbytes)
         readers = [engine.executor for engine in self.parts]
-        self._reader: ExpertsReader = (
+        self._reader: ExpertsReference = (
             ExpertsReference(layer)
             if self.isa == native.REFERENCE
             else native.experts(layer.gate, layer.ids, layer.starts, readers, layer.constant, layer.scaled)
