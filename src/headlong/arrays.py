@@ -223,14 +223,14 @@ def _shape_advice(array: Array, dim: int, name: str, vocab: int | None) -> str:
     return ", one row per query and the layer's dim columns"
 
 
-def ids64(ids: Any, batch: int, vocab: int, name: str = "ids") -> NDArray[np.int64]:
+def ids64(ids: Any, batch: int, vocab: int) -> NDArray[np.int64]:
     """``[batch, m]`` int64, C-contiguous, every id in ``0..vocab-1``."""
-    array = as_numpy(ids, name)
+    array = as_numpy(ids, "ids")
     if array.ndim != 2 or array.shape[0] != batch:
         column = array.ndim == 1 and array.shape[0] == batch
-        advice = f": pass {name}[:, None]" if column else ", one row per query"
-        raise ShapeError(f"{name} has shape {shape_of(array)}; expected [{batch}, m]{advice}")
-    return np.ascontiguousarray(checked_ids(array, vocab, name))
+        advice = ": pass ids[:, None]" if column else ", one row per query"
+        raise ShapeError(f"ids has shape {shape_of(array)}; expected [{batch}, m]{advice}")
+    return np.ascontiguousarray(checked_ids(array, vocab, "ids"))
 
 
 def checked_ids(array: Array, vocab: int, name: str, lowest: int = 0) -> NDArray[np.int64]:

@@ -101,9 +101,9 @@ class _Contest:
         engine, took = _built(self.task, method, options)
         trial = _judged(self.task, name, options, engine, took)
         if self.best is None:
-            trial = trial._replace(seconds=_contest(self.task.held, {"next": engine}, self.task.k, 1)[0])
+            trial = trial._replace(seconds=_contest(self.task.held, {"next": engine}, self.task.k)[0])
         else:
-            ours, theirs = _contest(self.task.held, {"best": self.best[1], "next": engine}, self.task.k, 1)
+            ours, theirs = _contest(self.task.held, {"best": self.best[1], "next": engine}, self.task.k)
             # On the scale of the best one's first contest, so that a machine that got busy since is not held against anyone.
             trial = trial._replace(seconds=theirs * self.best[0].seconds / ours)
         self.trials.append(trial)
@@ -147,14 +147,14 @@ def _judged(task: Task, name: str, options: dict[str, Any], engine: Engine, took
     )  # fmt: skip
 
 
-def _contest(queries: Doubles, engines: dict[str, Engine], k: int, batch: int) -> list[float]:
+def _contest(queries: Doubles, engines: dict[str, Engine], k: int) -> list[float]:
     """Median seconds of one call of each."""
 
     def asking(engine: Engine) -> Callable[[Any], Any]:
         return lambda hidden: engine.topk(hidden, k)
 
     field = [Contestant(name, asking(engine)) for name, engine in engines.items()]
-    return [float(np.median(timing.seconds)) for timing in measure.contest(field, queries, batch, SHORT)]
+    return [float(np.median(timing.seconds)) for timing in measure.contest(field, queries, 1, SHORT)]
 
 
 def as_record(report: Report, engine: Engine) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import headlong as hl
 from headlong import native
 from headlong.errors import OptionError, ShapeError
 from headlong.heads import LINK_HEADS, build_head, chunked_loss
-from headlong.heads.curve_names import CURVES, build_curve
 from headlong.heads.curves import Monotone
+from headlong.heads.links import CURVES, build_curve
 from headlong.heads.plif import PiecewiseLinear, Plif
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import Table

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headlong.errors import OptionError
-from headlong.heads.base import Head, HeadOutput
+from headlong.heads.base import Head, HeadOutput, widened
+from headlong.heads.dense import copied
 from headlong.heads.frequency import frequency_order, places
-from headlong.heads.grouped import grouped_log_prob, linear_log_prob, wide
+from headlong.heads.grouped import grouped_log_prob, linear_log_prob
 from headlong.layers.bands import Band, BandsLayer
 from headlong.layers.matrix import Layer
 from headlong.number_checks import flag, wholes
@@ -92,23 +93,20 @@ class BandsHead(Head):
         return functional.linear(hidden.to(self.head_weight.dtype), self.head_weight, self.head_bias)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        head = _float(self._head(hidden)).log_softmax(-1)
+        head = widened(self._head(hidden)).log_softmax(-1)
         hidden = hidden.to(self.head_weight.dtype)
         parts = [head[:, : self.short]]
         for number, (weight, bias, projection) in enumerate(zip(self.weights, self.biases, self.projections, strict=True)):
             band = functional.linear(functional.linear(hidden, projection), weight, bias)
-            parts.append(_float(band).log_softmax(-1) + head[:, self.short + number, None])
+            parts.append(widened(band).log_softmax(-1) + head[:, self.short + number, None])
         return torch.cat(parts, dim=1)[:, self.place]
 
     def to_layer(self) -> BandsLayer:
-        def kept(tensor: Tensor) -> Any:
-            return tensor.detach().cpu().clone()
-
         def matrix(weight: Tensor, bias: Tensor) -> Layer:
-            return Layer(kept(weight), kept(bias) if self.has_bias else None)
+            return copied(weight, bias if self.has_bias else None)
 
         bands = [
-            Band(matrix(weight, bias), kept(projection))
+            Band(matrix(weight, bias), projection.detach().cpu().clone())
             for weight, bias, projection in zip(self.weights, self.biases, self.projections, strict=True)
         ]
         return BandsLayer(matrix(self.head_weight, self.head_bias), bands, self.order.cpu().numpy())
@@ -122,10 +120,6 @@ def _uniform(rows: int, columns: int) -> nn.Parameter:
     """Torch's own start for a linear layer."""
     bound = columns**-0.5
     return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound))
-
-
-def _float(values: Tensor) -> Tensor:
-    return values.to(wide(values.dtype))
 
 
 def checked_cutoffs(cutoffs: Sequence[int] | None, vocab: int) -> list[int]:

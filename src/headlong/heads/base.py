@@ -182,6 +182,17 @@ class Head(nn.Module, ABC):
         return f"dim={self.dim}, vocab={self.vocab}"
 
 
+def product_type(hidden: Tensor, weight: Tensor) -> torch.dtype:
+    """The type that products of the two run in: autocast's where it is on."""
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def widened(values: Tensor) -> Tensor:
+    """In float32 at least: the type that sums and exponentials are taken in."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def refuse_graph() -> None:
     """In a backward pass that is written by hand: UnsupportedError where its results are to be differentiated again."""
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():

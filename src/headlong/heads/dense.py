@@ -18,17 +18,24 @@ from torch.nn import functional
 
 from headlong.errors import MissingPackageError
 from headlong.heads.autocast import AutocastCrossEntropy
-from headlong.heads.base import MOST, Head, HeadOutput
+from headlong.heads.base import MOST, Head, HeadOutput, product_type, widened
 from headlong.layers.matrix import Layer
+from headlong.links import IDENTITY, Link
 from headlong.number_checks import flag, whole
 
 PIECE = 1 << 24
 """By default a piece has at most this many logits: 64 MB in float32."""
 
 
-def checked_chunk(chunk: Any) -> int | None:
-    """Rows of one piece, 0 for all at once, or None."""
-    return None if chunk is None else whole(chunk, "chunk", 0, MOST)
+def rows_of_a_piece(chunk: Any, vocab: int) -> int:
+    """``chunk``, 0 for all at once; for None a power of two with at most :data:`PIECE` logits."""
+    return 1 << (max(16, PIECE // vocab).bit_length() - 1) if chunk is None else whole(chunk, "chunk", 0, MOST)
+
+
+def copied(weight: Tensor, bias: Tensor | None, link: Link = IDENTITY) -> Layer:
+    """The two as a layer, apart from what training makes of them later."""
+    kept = None if bias is None else bias.detach().cpu().clone()
+    return Layer(weight.detach().cpu().clone(), kept, link)
 
 
 class DenseHead(Head):
@@ -46,7 +53,7 @@ class DenseHead(Head):
         self.check_tied(weight, (vocab, dim))
         self.weight = nn.Parameter(torch.empty(vocab, dim).uniform_(-0.1, 0.1)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(vocab)) if flag(bias, "bias") else None
-        self.chunk = checked_chunk(chunk)
+        self.rows = rows_of_a_piece(chunk, vocab)
 
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         loss = self._loss(hidden, target)
@@ -60,7 +67,7 @@ class DenseHead(Head):
 
     def _loss(self, hidden: Tensor, target: Tensor) -> Tensor:
         if hidden.device.type == "cpu" and torch.is_autocast_enabled("cpu") and torch.is_grad_enabled() and len(target):
-            rows, kind = self._rows() or len(target), torch.get_autocast_dtype("cpu")
+            rows, kind = self.rows or len(target), torch.get_autocast_dtype("cpu")
             given = (hidden, self.weight, self.bias, target, rows, kind)
             loss: Tensor = AutocastCrossEntropy.apply(*given)  # type: ignore[no-untyped-call]  # torch leaves it untyped
             return loss
@@ -69,42 +76,30 @@ class DenseHead(Head):
     def _cross_entropy(self, hidden: Tensor, target: Tensor, reduction: str, **more: Any) -> Tensor:
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
-        device = hidden.device.type
-        if torch.is_autocast_enabled(device):
-            kind = torch.get_autocast_dtype(device)
-            hidden, weight, bias = hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
-        else:
-            hidden = hidden.to(weight.dtype)
+        kind = product_type(hidden, weight)
+        hidden, weight, bias = hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
         options = None
-        rows = self._rows()
+        rows = self.rows
         if 0 < rows < hidden.shape[0]:
             options = nn.LinearCrossEntropyOptions(batch_chunk_size=rows, chunking_method=None)
         loss: Tensor = functional.linear_cross_entropy(
             hidden, weight, target, linear_bias=bias, reduction=reduction, options=options, **more
         )
-        return loss.to(torch.promote_types(loss.dtype, torch.float32))
-
-    def _rows(self) -> int:
-        if self.chunk is not None:
-            return self.chunk
-        rows: int = max(16, PIECE // self.vocab)
-        return 1 << (rows.bit_length() - 1)
+        return widened(loss)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[N, vocab]``, raw."""
         return functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        z = self.logits(hidden)
-        return z.to(torch.promote_types(z.dtype, torch.float32)).log_softmax(-1)
+        return widened(self.logits(hidden)).log_softmax(-1)
 
     def predict(self, hidden: Tensor) -> Tensor:
-        rows = self._rows() or max(1, hidden.shape[0])
+        rows = self.rows or max(1, hidden.shape[0])
         return torch.cat([self.logits(piece).argmax(-1) for piece in torch.split(hidden, rows)])
 
     def to_layer(self) -> Layer:
-        bias = None if self.bias is None else self.bias.detach().cpu().clone()
-        return Layer(self.weight.detach().cpu().clone(), bias)
+        return copied(self.weight, self.bias)
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, bias={self.bias is not None}, chunk={self.chunk}"
+        return f"{super().extra_repr()}, bias={self.bias is not None}, rows={self.rows}"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headlong.errors import OptionError
-from headlong.heads.base import Head, HeadOutput
+from headlong.heads.base import Head, HeadOutput, widened
 from headlong.heads.frequency import frequency_order, places
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.matrix import Layer
@@ -79,11 +79,11 @@ class DifferentiatedHead(Head):
         return [0, *accumulate(self.widths[:-1])] if self.columns == "split" else [0] * len(self.widths)
 
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
-        losses = functional.cross_entropy(_wide(self.logits(hidden)), self.place[target], reduction="none")
+        losses = functional.cross_entropy(widened(self.logits(hidden)), self.place[target], reduction="none")
         return HeadOutput(losses.mean(), -losses)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        return _wide(self.logits(hidden)).log_softmax(-1)[:, self.place]
+        return widened(self.logits(hidden)).log_softmax(-1)[:, self.place]
 
     def predict(self, hidden: Tensor) -> Tensor:
         return self.order[self.logits(hidden).argmax(-1)]
@@ -102,11 +102,6 @@ class DifferentiatedHead(Head):
     def extra_repr(self) -> str:
         shown = " + ".join(f"{size} x {width}" for size, width in zip(self.sizes, self.widths, strict=True))
         return f"{super().extra_repr()}, {shown}, columns={self.columns!r}"
-
-
-def _wide(logits: Tensor) -> Tensor:
-    """float32 at least, whatever autocast made of the product."""
-    return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def _blocks(

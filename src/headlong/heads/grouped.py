@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headlong.heads.base import refuse_graph
+from headlong.heads.base import product_type, refuse_graph
 
 
 def grouped_log_prob(
@@ -26,15 +26,14 @@ def grouped_log_prob(
     projection: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """``[N]`` float32 (float64 for float64 weights). ``hidden [N, dim]``, ``group, place [N]``, ``weight [rows, width]``."""
-    device = hidden.device.type
-    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    kind = product_type(hidden, weight)
     parts = [None if part is None else part.to(kind) for part in (hidden, weight, projection)]
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(hidden.device.type, enabled=False):
         if len(starts) == 2 and not torch.compiler.is_compiling():
             return _one_group(parts, group, place, bias)
         rest = torch.zeros(len(weight), device=weight.device) if bias is None else bias
         found: Tensor = torch.ops.headlong.grouped_log_prob(
-            parts[0], group, place, parts[1], rest.to(wide(kind)), starts, parts[2]
+            parts[0], group, place, parts[1], rest.to(torch.promote_types(kind, torch.float32)), starts, parts[2]
         )
     return found
 
@@ -54,10 +53,9 @@ def linear_log_prob(x: Tensor, weight: Tensor, bias: Tensor | None, place: Tenso
 
     Where a gradient is wanted, ``softmax - onehot`` is made on the way forward, and it is all that is kept.
     """
-    device = x.device.type
-    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    kind = product_type(x, weight)
     x, weight = x.to(kind), weight.to(kind)
-    with torch.autocast(device, enabled=False):
+    with torch.autocast(x.device.type, enabled=False):
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             found: Tensor = _LinearLogProb.apply(x, weight, bias, place)  # type: ignore[no-untyped-call]  # torch's is untyped
             return found
@@ -65,7 +63,7 @@ def linear_log_prob(x: Tensor, weight: Tensor, bias: Tensor | None, place: Tenso
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    kind = wide(weight.dtype)
+    kind = torch.promote_types(weight.dtype, torch.float32)
     if kind == weight.dtype:
         return functional.linear(x, weight, None if bias is None else bias.to(kind))
     logits = functional.linear(x, weight).to(kind)
@@ -98,11 +96,6 @@ class _LinearLogProb(torch.autograd.Function):
             g @ d if to_bias else None,
             None,
         )
-
-
-def wide(kind: torch.dtype) -> torch.dtype:
-    """The type that sums and exponentials are taken in."""
-    return torch.float64 if kind == torch.float64 else torch.float32
 
 
 def _pieces(group: Tensor, starts: Tensor) -> Iterator[tuple[Tensor, int, int]]:

@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from headlong.errors import OptionError
 from headlong.heads import trees
-from headlong.heads.base import Head, HeadOutput
+from headlong.heads.base import Head, HeadOutput, widened
 from headlong.heads.classes import ASSIGNMENTS, assigned
 from headlong.heads.frequency import places
-from headlong.heads.grouped import grouped_log_prob, wide
+from headlong.heads.grouped import grouped_log_prob
 from headlong.layers.tree import TreeLayer
 from headlong.number_checks import flag
 
@@ -79,12 +79,10 @@ class TwoLevelHead(Head):
         return HeadOutput(-total.mean(), total)
 
     def _classes(self, hidden: Tensor) -> Tensor:
-        logits = functional.linear(hidden.to(self.class_weight.dtype), self.class_weight, self.class_bias)
-        return logits.to(wide(logits.dtype))
+        return widened(functional.linear(hidden.to(self.class_weight.dtype), self.class_weight, self.class_bias))
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        z = functional.linear(hidden.to(self.word_weight.dtype), self.word_weight, self.word_bias)
-        z = z.to(wide(z.dtype))
+        z = widened(functional.linear(hidden.to(self.word_weight.dtype), self.word_weight, self.word_bias))
         owner = self.group[self.order]
         with torch.no_grad():
             lowest = z.new_full((len(z), len(self.class_weight)), -torch.inf)
@@ -143,7 +141,7 @@ class TreeHead(Head):
         nodes, signs = self.nodes[target], self.signs[target]
         rows = functional.embedding(nodes, self.weight)
         scores = torch.einsum("nld,nd->nl", rows, hidden.to(rows.dtype))
-        total = self._along(scores.to(wide(scores.dtype)) + self.bias[nodes], signs).sum(-1)
+        total = self._along(widened(scores) + self.bias[nodes], signs).sum(-1)
         return HeadOutput(-total.mean(), total)
 
     @staticmethod
@@ -154,14 +152,13 @@ class TreeHead(Head):
     def log_prob(self, hidden: Tensor) -> Tensor:
         if torch.is_grad_enabled():
             return self._every(hidden)
-        out = hidden.new_empty(len(hidden), self.vocab, dtype=wide(self.weight.dtype))
+        out = hidden.new_empty(len(hidden), self.vocab, dtype=torch.promote_types(self.weight.dtype, torch.float32))
         for some in torch.split(torch.arange(len(hidden)), max(1, PIECE // self.vocab)):
             out[some] = self._every(hidden[some])
         return out
 
     def _every(self, hidden: Tensor) -> Tensor:
-        scores = functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias)
-        scores = scores.to(wide(scores.dtype))
+        scores = widened(functional.linear(hidden.to(self.weight.dtype), self.weight, self.bias))
         total = scores.new_zeros(len(hidden), self.vocab)
         for nodes, signs in zip(self.nodes.T, self.signs.T, strict=True):
             total = total + self._along(scores[:, nodes], signs)

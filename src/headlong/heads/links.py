@@ -10,14 +10,32 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from headlong.heads.base import Head, HeadOutput
+from headlong.errors import OptionError
+from headlong.heads.base import Head, HeadOutput, product_type, widened
 from headlong.heads.chunked_loss import Problem, mean_loss, row_losses
-from headlong.heads.curve_names import build_curve
-from headlong.heads.dense import DenseHead
+from headlong.heads.curves import Cap, Curve, Identity, Monotone, Sigmoidal, SigSoftmax, Temperature
+from headlong.heads.dense import DenseHead, copied
+from headlong.heads.plif import Plif
 from headlong.layers.matrix import Layer
+
+CURVES: dict[str, type[Curve]] = {
+    "identity": Identity,
+    "temperature": Temperature,
+    "softcap": Cap,
+    "sigsoftmax": SigSoftmax,
+    "gss": Sigmoidal,
+    "monotone": Monotone,
+    "plif": Plif,
+}
+
+
+def build_curve(name: str, **options: Any) -> Curve:
+    """``CURVES[name](**options)``; OptionError names what there is."""
+    if not isinstance(name, str) or name not in CURVES:
+        raise OptionError(f"no curve is called {name!r}; there are {', '.join(sorted(CURVES))}")
+    return CURVES[name](**options)
 
 
 class LinkHead(DenseHead):
@@ -34,7 +52,7 @@ class LinkHead(DenseHead):
 
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         problem = Problem(
-            hidden, self.weight, self.bias, None, target, self.curve, self._rows(), product_type(hidden, self.weight)
+            hidden, self.weight, self.bias, None, target, self.curve, self.rows, product_type(hidden, self.weight)
         )
         return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
 
@@ -42,19 +60,11 @@ class LinkHead(DenseHead):
         return Head.weighted(self, hidden, target, smoothing, weight)  # the dense head's loss knows no curve
 
     def log_prob(self, hidden: Tensor) -> Tensor:
-        z = self.logits(hidden)
-        found: Tensor = self.curve(z.to(torch.promote_types(z.dtype, torch.float32)))
+        found: Tensor = self.curve(widened(self.logits(hidden)))
         return found.log_softmax(-1)
 
     def to_layer(self) -> Layer:
-        bias = None if self.bias is None else self.bias.detach().cpu().clone()
-        return Layer(self.weight.detach().cpu().clone(), bias, self.curve.to_link())
-
-
-def product_type(hidden: Tensor, weight: Tensor) -> torch.dtype:
-    """The type that products of the two run in: autocast's where it is on."""
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        return copied(self.weight, self.bias, self.curve.to_link())
 
 
 class TemperatureHead(LinkHead):

@@ -15,12 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from headlong.heads.base import MOST, Head, HeadOutput
+from headlong.heads.base import MOST, Head, HeadOutput, product_type, widened
 from headlong.heads.chunked_loss import Problem, mean_loss, row_losses
-from headlong.heads.curve_names import build_curve
 from headlong.heads.curves import Identity
-from headlong.heads.dense import PIECE, checked_chunk
-from headlong.heads.links import product_type
+from headlong.heads.dense import copied, rows_of_a_piece
+from headlong.heads.links import build_curve
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
 from headlong.number_checks import flag, real, whole
@@ -38,7 +37,8 @@ class _Components(Head):
         super().__init__(dim, vocab)
         latent = dim if latent is None else whole(latent, "latent", 1, MOST)
         self.check_tied(weight, (vocab, latent), ": set latent")
-        self.components, self.latent, self.chunk = whole(components, "components", 1, MOST), latent, checked_chunk(chunk)
+        self.components, self.latent = whole(components, "components", 1, MOST), latent
+        self.rows = rows_of_a_piece(chunk, vocab)
         self.weight = nn.Parameter(torch.empty(vocab, latent).uniform_(-0.1, 0.1)) if weight is None else weight
         self.bias = nn.Parameter(torch.zeros(vocab)) if flag(bias, "bias") else None
         self.project = nn.Linear(dim, components * latent)
@@ -52,33 +52,20 @@ class _Components(Head):
 
     def log_prior(self, hidden: Tensor) -> Tensor:
         """``log pi [N, components]``."""
-        logits: Tensor = self.prior(hidden.to(self.prior.weight.dtype))
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
-
-    def _rows(self) -> int:
-        if self.chunk is not None:
-            return self.chunk
-        rows: int = max(16, PIECE // self.vocab)
-        return 1 << (rows.bit_length() - 1)
+        return widened(self.prior(hidden.to(self.prior.weight.dtype))).log_softmax(-1)
 
     def logits(self, contexts: Tensor) -> Tensor:
         """``weight h + bias``, in float32 at the least."""
-        weight: Tensor = self.weight
-        z = nn.functional.linear(contexts.to(weight.dtype), weight, self.bias)
-        return z.to(torch.promote_types(z.dtype, torch.float32))
+        return widened(nn.functional.linear(contexts.to(self.weight.dtype), self.weight, self.bias))
 
     def predict(self, hidden: Tensor) -> Tensor:
-        rows = max(1, (self._rows() or len(hidden)) // self.components)
+        rows = max(1, (self.rows or len(hidden)) // self.components)
         return torch.cat([self.log_prob(piece).argmax(-1) for piece in torch.split(hidden, rows)])
 
     def _frozen(self, layer: Layer, pooled: bool) -> MixtureLayer:
         parts = (self.project.weight, self.project.bias, self.prior.weight)
         project, offset, prior = (part.detach().cpu().float().numpy().copy() for part in parts)
         return MixtureLayer(layer, project, offset, prior, pooled=pooled)
-
-    def _matrix(self, link: Any = None) -> Layer:
-        bias = None if self.bias is None else self.bias.detach().cpu().clone()
-        return Layer(self.weight.detach().cpu().clone(), bias, link)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, components={self.components}, latent={self.latent}"
@@ -101,7 +88,7 @@ class MixtureHead(_Components):
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         kind = product_type(hidden, self.weight)
         contexts, prior = self.contexts(hidden).flatten(0, 1), self.log_prior(hidden)
-        problem = Problem(contexts, self.weight, self.bias, prior, target, self.curve, self._rows(), kind)
+        problem = Problem(contexts, self.weight, self.bias, prior, target, self.curve, self.rows, kind)
         return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
 
     def log_prob(self, hidden: Tensor) -> Tensor:
@@ -115,7 +102,7 @@ class MixtureHead(_Components):
         return total
 
     def to_layer(self) -> MixtureLayer:
-        return self._frozen(self._matrix(self.curve.to_link()), pooled=False)
+        return self._frozen(copied(self.weight, self.bias, self.curve.to_link()), pooled=False)
 
 
 class MixedContextsHead(_Components):
@@ -128,11 +115,11 @@ class MixedContextsHead(_Components):
 
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         pooled, kind = self.pooled(hidden), product_type(hidden, self.weight)
-        problem = Problem(pooled, self.weight, self.bias, None, target, Identity(), self._rows(), kind)
+        problem = Problem(pooled, self.weight, self.bias, None, target, Identity(), self.rows, kind)
         return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         return self.logits(self.pooled(hidden)).log_softmax(-1)
 
     def to_layer(self) -> MixtureLayer:
-        return self._frozen(self._matrix(), pooled=True)
+        return self._frozen(copied(self.weight, self.bias), pooled=True)

@@ -68,14 +68,11 @@ class Directions(NamedTuple):
     back: Floats
     scale: float
 
-    def basis(self, times: Doubles | float = 1.0) -> Basis:
-        """With every coordinate of the queries ``times`` as large."""
-        return basis_of(self.mean, self.centre, stored(self.rotation * times), self.scale)
-
 
 def whiten(weight: Array, calibration: Doubles) -> Basis:
     """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank."""
-    return directions(weight, calibration).basis()
+    mean, centre, rotation, _, scale = directions(weight, calibration)
+    return basis_of(mean, centre, stored(rotation), scale)
 
 
 def directions(weight: Array, calibration: Doubles) -> Directions:

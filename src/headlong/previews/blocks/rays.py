@@ -147,11 +147,11 @@ def _records(
     ids, there = np.maximum(order, 0), order >= 0
     pieces = there.reshape(-1, NEIGHBOURS)
 
-    def by_piece(values: Doubles, fill: float) -> Doubles:
-        return np.where(there, values[ids], fill).reshape(-1, NEIGHBOURS)
+    def by_piece(values: Doubles) -> Doubles:
+        return np.where(there, values[ids], 0.0).reshape(-1, NEIGHBOURS)
 
-    unit = np.maximum(round_up(np.abs(by_piece(along, 0.0)).max(axis=1) / 127), LEAST)
-    codes = np.clip(np.rint(by_piece(along, 0.0) / unit.astype(np.float64)[:, None]), -127, 127)
+    unit = np.maximum(round_up(np.abs(by_piece(along)).max(axis=1) / 127), LEAST)
+    codes = np.clip(np.rint(by_piece(along) / unit.astype(np.float64)[:, None]), -127, 127)
     times = np.zeros(len(rows))
     times[order[there]] = (codes * unit.astype(np.float64)[:, None]).ravel()[there]
     left = rows - times[:, None] * directions[near]
@@ -162,7 +162,7 @@ def _records(
     last = _unit(classes.closer_last, beside.max(axis=0))
     lengths = np.concatenate([beside, classes.closer_last[None].astype(np.float64) * last * (1 + 1e-9)])
     reach = np.where(pieces, lengths[:, ids].reshape(len(lengths), -1, NEIGHBOURS), 0.0)
-    bases = by_piece(classes.base.astype(np.float64), 0.0)
+    bases = by_piece(classes.base.astype(np.float64))
     bases = np.where(pieces, bases + ROUNDING * np.abs(bases).max(axis=1)[:, None], np.nan)
     leaves = _leaves(codes, unit, bases, round_up(reach))
     nodes = _nodes(np.where(pieces, codes * unit.astype(np.float64)[:, None], np.nan), bases, round_up(reach.max(axis=2)))
