@@ -15,6 +15,7 @@ from typing import Any, Protocol, overload
 
 from headlong import native
 from headlong.arrays import is_linear
+from headlong.dtypes import Doubles
 from headlong.engines.adapting import Adapting
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
@@ -33,7 +34,6 @@ from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
-from headlong.native import Doubles
 from headlong.number_checks import flag, real, text, whole
 from headlong.promise import Promise
 

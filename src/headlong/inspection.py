@@ -24,6 +24,7 @@ import headlong
 from headlong.arrays import evenly
 from headlong.bench import expected
 from headlong.bench.measure import Progress
+from headlong.dtypes import Doubles
 from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
 from headlong.engines.base import Engine
 from headlong.engines.method_choice import choose
@@ -34,8 +35,6 @@ from headlong.promise import Promise
 from headlong.report import plots
 from headlong.report.page import page
 from headlong.report.tables import ReportTable, percent, times
-
-Doubles = NDArray[np.float64]
 
 QUERIES = 64
 DEFAULT = Promise(0.01, 1e-6)

@@ -21,13 +21,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import Doubles, Flags
 from headlong.engines.arguments import checked_hidden
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.previews.sums import logits_of
 
-Flags = NDArray[np.bool_]
 ROUNDINGS = ("bf16 output", "bf16 weights", "int8 weights", "Q6_K weights")
 AT_ONCE = 1 << 22
 """Logits that are held."""

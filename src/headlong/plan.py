@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Halves = NDArray[np.float16]
-Array = NDArray[Any]
+from headlong.arrays import Array
+from headlong.dtypes import Floats, Halves
 
 CLASS_BLOCK = 64
 """Classes of one interleaved block, and what every per-class array is padded to."""

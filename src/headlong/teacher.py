@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from headlong.answers import TopK
 from headlong.arrays import hidden_rows
+from headlong.dtypes import Floats
 from headlong.errors import InputError, MalformedFileError, StoreError, named
 from headlong.number_checks import file_name, whole
 from headlong.store import open_file, write_file
 
 FORMAT, BLOCK, SHARD = "headlong teacher", 256, 65_536
-Floats = NDArray[np.float32]
 
 
 class Teacher(NamedTuple):

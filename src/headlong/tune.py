@@ -24,11 +24,11 @@ from headlong.arrays import hidden64
 from headlong.bench import measure
 from headlong.bench.measure import Contestant, Progress, Schedule, silent
 from headlong.bench.oracle import Truth, true_log_probs
+from headlong.dtypes import Doubles
 from headlong.encode.basis import LEAST_DIM
 from headlong.engines.base import Engine
 from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.report.tuning import Report, Trial, reasons
 
 HELD, FEWEST = 128, 16

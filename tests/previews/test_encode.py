@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from adversarial import DTYPES
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.previews.encode import Encoded, Group, Groups, encode
 from headlong.previews.whitening import Basis, whiten
 

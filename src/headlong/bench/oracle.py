@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
 
-Doubles = NDArray[np.float64]
 BLOCK = 1 << 23
 """Weights made float64 at a time."""
 

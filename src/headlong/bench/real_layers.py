@@ -33,11 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.bench.expected import energy
+from headlong.dtypes import Floats
 from headlong.errors import DataError, MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.store import open_file
 
-Floats = NDArray[np.float32]
 VARIABLE = "HEADLONG_DATA"
 
 

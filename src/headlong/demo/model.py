@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.demo.corpus import Corpus, Progress
+from headlong.dtypes import Floats
 
-Floats = NDArray[np.float32]
 Ids = NDArray[np.int32]
 
 

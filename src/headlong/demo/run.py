@@ -39,7 +39,7 @@ from headlong.errors import DataError, HeadlongError
 from headlong.layers.matrix import Layer
 from headlong.report.files import bench_page
 from headlong.report.tables import ReportTable, percent
-from headlong.store import open_file, write_file
+from headlong.store import cache_folder, open_file, write_file
 
 FORMAT = "headlong demo layer"
 APART = "import sys; from headlong.demo.run import main; main(*sys.argv[1:])"
@@ -50,17 +50,6 @@ SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0)
 SHOWN = 5
 SILENCE = 0.1
 """Seconds between two lines of progress from the training process."""
-
-
-def cache_folder() -> Path:
-    """Where the system keeps what can be made again: ``XDG_CACHE_HOME`` or ``~/.cache``, and their likes elsewhere."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "headlong"
 
 
 def cache_file(recipe: Recipe) -> Path:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.previews.blocks.choice import stand_ins
 from headlong.previews.sums import mean_row
 from headlong.previews.whitening import Directions, directions

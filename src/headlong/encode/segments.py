@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.plan import CODE_BITS, Segment
 from headlong.promise import Promise
 

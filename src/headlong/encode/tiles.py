@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
+from headlong.dtypes import Doubles, Floats
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats
 from headlong.plan import Codes, Segment
 from headlong.previews.whitening import Directions, parts
 

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from headlong.dtypes import Doubles
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.previews.kept_queries import Queries
 from headlong.promise import Promise
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.arrays import Form, form_of, hidden64, hidden_rows
+from headlong.dtypes import Doubles
 from headlong.engines.class_masks import restricted
 from headlong.engines.few_allowed_classes import few_enough
 from headlong.errors import NonFiniteError, ShapeError
-from headlong.native import Doubles, Mask, widened
+from headlong.native import Mask, widened
 from headlong.number_checks import real, whole
 from headlong.promise import Promise
 

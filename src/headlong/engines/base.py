@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles
 from headlong.engines.arguments import RANGES, Asked, aimed, asked, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
@@ -45,7 +45,6 @@ from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.layers.written_to import WrittenTo
 from headlong.links import Affine, lowering_error
-from headlong.native import Doubles
 from headlong.number_checks import real
 from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.sums import logits_of

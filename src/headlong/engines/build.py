@@ -16,11 +16,11 @@ import numpy as np
 
 from headlong import native
 from headlong.arrays import LEAST_LARGE, Array, large_empty
+from headlong.dtypes import Doubles, Floats
 from headlong.engines.base import Engine
 from headlong.engines.method import Method
 from headlong.errors import NonFiniteError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats
 from headlong.plan import Plan
 from headlong.promise import Promise
 

@@ -28,6 +28,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
 from headlong.cached_attribute import once
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.arguments import Asked, aimed, asked, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms, reading
@@ -42,9 +43,7 @@ from headlong.engines.saved.engine import write_engine
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.links import Link
-from headlong.native import Doubles
 
-Ids = NDArray[np.int64]
 Marks = NDArray[np.uint8]
 NONE = np.empty(0, np.int64)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms
 from headlong.engines.class_masks import Marked
@@ -24,11 +25,9 @@ from headlong.engines.few_allowed_classes import listed_classes, sample_of
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.plan import MOST_SCORED, NEIGHBOURS
 from headlong.previews.blocks.boxes import blocks_in
 
-Ids = NDArray[np.int64]
 Places = NDArray[Any]
 
 AT_ONCE = 1 << 22

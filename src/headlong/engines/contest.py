@@ -17,12 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from headlong import native
+from headlong.dtypes import Doubles
 from headlong.encode.basis import basis_for, energy
 from headlong.encode.segments import plausible
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
 from headlong.engines.full import Full
-from headlong.native import Doubles
 from headlong.plan import Codes, Plan
 from headlong.promise import Promise
 

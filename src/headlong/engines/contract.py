@@ -24,6 +24,7 @@ import numpy as np
 
 from headlong.answers import Cost, Entropy, LogProb, Lse, Sample
 from headlong.arrays import answer_as, as_numpy, form_of, to_host
+from headlong.dtypes import Doubles
 from headlong.engines import draws
 from headlong.engines.arguments import RANGES, aimed, checked_eps, checked_hidden, checked_n
 from headlong.engines.class_masks import class_mask
@@ -36,7 +37,7 @@ from headlong.engines.ranked import ranked
 from headlong.engines.sampling_filters import Filters, Sieve
 from headlong.errors import InputError, UnsupportedError
 from headlong.layers.written_to import WrittenTo
-from headlong.native import Doubles, FoundEntropy
+from headlong.native import FoundEntropy
 from headlong.number_checks import flag, whole
 
 

@@ -20,21 +20,19 @@ import secrets
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.answers import Cost, Sample, Support
 from headlong.arrays import answer_as, as_numpy, form_of
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.arguments import RANGES, aimed, checked_hidden
 from headlong.engines.class_masks import Marked, check_some_left, class_mask, classes_of
 from headlong.engines.few_allowed_classes import largest_keys, lse_of
 from headlong.engines.reference.nucleus import nucleus_size
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Filters, Ranked, Sieve, decided
 from headlong.errors import NonFiniteError, OptionError, ShapeError
-from headlong.native import Doubles, Mask
+from headlong.native import Mask
 from headlong.number_checks import real, whole
 
-Ids = NDArray[np.int64]
 TIES = ("ids", "all")
 ADVICE = {"temperature": "for the likeliest class, topk(k=1)"} | dict.fromkeys(("top_k", "top_p", "min_p"), "None keeps all")
 

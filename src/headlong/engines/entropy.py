@@ -21,10 +21,10 @@ import numpy as np
 
 from headlong.answers import Cost, Entropy, TopK
 from headlong.arrays import answer_as, round_up
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles
 from headlong.engines.arguments import aimed, asked
 from headlong.engines.promise_failures import ROUNDING, float64_error, longest_row
-from headlong.native import Doubles, FoundEntropy
+from headlong.native import FoundEntropy
 
 HEADS = 64
 """Classes that are scored for a start: of a language model's rows they have a third settled."""

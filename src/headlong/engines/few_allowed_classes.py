@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.class_masks import classes_of
 from headlong.engines.reference import gumbel
 from headlong.engines.sampling_filters import Filters, kept_count
 from headlong.links import Link, evaluated
-from headlong.native import Doubles
 
-Ids = NDArray[np.int64]
 MOST_KEYS = 1 << 18
 """Keys that are held at once: 2 MiB."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from headlong.dtypes import Doubles
 from headlong.engines.method import Method, register
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.plan import Plan
 from headlong.promise import Promise
 

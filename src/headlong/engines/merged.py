@@ -16,12 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import WIDE, Array, answer_as
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.arguments import Asked, aimed, asked, checked_k
 from headlong.engines.base import Engine
 from headlong.engines.class_masks import check_some_left
@@ -30,10 +29,8 @@ from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.sampling_filters import GROWTH, Filters, Ranked, Sieve, kept
 from headlong.errors import NonFiniteError, OptionError
 from headlong.links import Link, evaluated
-from headlong.native import Doubles
 from headlong.promise import Promise
 
-Ids = NDArray[np.int64]
 COMPARED = 1024
 """Classes of one query that an executor is asked to compare at once; it does so with up to 4,096 (csrc/executor/rows.cpp)."""
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from headlong import native
+from headlong.dtypes import Doubles, Floats
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats
 from headlong.plan import Plan
 from headlong.promise import Promise
 

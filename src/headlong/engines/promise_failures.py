@@ -18,11 +18,11 @@ import numpy as np
 
 from headlong.answers import TopK
 from headlong.arrays import Array
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles
 from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, row_norms
+from headlong.native import row_norms
 from headlong.number_checks import whole
 from headlong.promise import Promise, except_for
 

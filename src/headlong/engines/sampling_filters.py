@@ -13,12 +13,9 @@ import math
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.nucleus import nucleus_size
-
-Ids = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 
 FIRST_CANDIDATES, GROWTH = 64, 8
 """Candidates that a nucleus is looked for in first, and how many times more where they do not decide it."""

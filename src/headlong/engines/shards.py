@@ -18,16 +18,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.arguments import Asked, aimed, asked
 from headlong.engines.base import Engine
 from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.merged import Merged, best_of, blank, columns, exact_logits, exactly_tied, log_probs_of, merged_lse
 from headlong.engines.sampling_filters import Filters
-from headlong.native import Doubles
 from headlong.promise import Promise
 
 Verb = Callable[[Engine, int], tuple[Array, ...]]
@@ -35,7 +34,6 @@ Question = tuple[Any, ...]
 """What a verb was asked: arrays and plain values, which have to be the same wherever a shard is."""
 Everyone = Callable[[Verb, Question], list[tuple[Array, ...]]]
 """Runs a verb of ``(engine, first class)`` on every shard and returns the arrays of all, in the order of the classes."""
-Ids = NDArray[np.int64]
 
 
 class ShardFacts(NamedTuple):

@@ -12,16 +12,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.arrays import as_numpy, to_host
+from headlong.dtypes import Ids
 from headlong.errors import OptionError, ShapeError
 from headlong.heads.frequency import checked_counts, frequency_order
 from headlong.heads.trees import checked_features, two_means, zipf
 from headlong.number_checks import whole
-
-Ids = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 
 ASSIGNMENTS = ("frequency", "random")
 

@@ -14,16 +14,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.arrays import as_numpy, to_host
+from headlong.dtypes import Doubles, Floats, Ids
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.heads.frequency import checked_counts, frequency_order
 from headlong.layers.tree import check_tree
-
-Ids = NDArray[np.int64]
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 
 BALANCES = ("mass", "classes", "none")
 ROUNDS = 8

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Doubles = NDArray[np.float64]
+from headlong.dtypes import Doubles
+
 PIECE = 1 << 20
 """Numbers written out at once."""
 LOST = 2.0**-46

@@ -14,10 +14,10 @@ from typing import Any, Self
 import numpy as np
 
 from headlong.arrays import as_numpy
+from headlong.dtypes import Floats, Ids
 from headlong.errors import DtypeError, IdError, InputError, MalformedFileError, ShapeError, named
 from headlong.integrations.faiss_absent import Absent, as_faiss, count
 from headlong.integrations.faiss_index import IndexFlat
-from headlong.integrations.faiss_rows import Floats, Ids
 from headlong.integrations.faiss_selectors import IDSelectorBatch, SearchParameters, id_list, is_selector, members, selector_of
 from headlong.integrations.faiss_stored import gathered, into, run_of
 

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
+from headlong.dtypes import Floats, Ids
 from headlong.errors import InputError, OptionError, ShapeError
 from headlong.integrations.faiss_absent import as_faiss, count, threshold
 from headlong.integrations.faiss_distances import distances, distances_at, pieces, products, told_apart
-from headlong.integrations.faiss_rows import Floats, Ids, LazyEngine
+from headlong.integrations.faiss_rows import LazyEngine
 from headlong.integrations.faiss_selectors import IDSelectorBatch, is_selector, members, selector_of
 from headlong.integrations.faiss_stored import Rows, written_to
 

@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
+from headlong.dtypes import Floats, Ids
 from headlong.errors import InputError
-
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
 
 FEW = 16
 """Changes are few while they are at most the rows over this."""

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import as_numpy
+from headlong.dtypes import Ids
 from headlong.errors import DtypeError, named
 from headlong.integrations.faiss_absent import count
 
-Ids = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from headlong.arrays import as_numpy
-from headlong.dtypes import HIDDEN
+from headlong.dtypes import HIDDEN, Floats, Ids
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError, named
 from headlong.integrations.faiss_absent import Absent, as_faiss, count
-from headlong.integrations.faiss_rows import Floats, Ids
 from headlong.integrations.faiss_selectors import id_list
 
 

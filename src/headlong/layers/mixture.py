@@ -16,16 +16,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.arrays import Array, as_numpy, to_host
+from headlong.dtypes import Floats
 from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, register_layer
 from headlong.links import link_from_dict
 from headlong.number_checks import flag
-
-Floats = NDArray[np.float32]
 
 
 @register_layer

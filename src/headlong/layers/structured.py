@@ -21,10 +21,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.arrays import Array, as_numpy, unchanging
 from headlong.cached_attribute import once
+from headlong.dtypes import Ids
 from headlong.errors import DtypeError, HeadlongError, IdError, MalformedFileError, ShapeError, named
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
@@ -34,7 +34,6 @@ FORMAT, VERSION = "headlong structured layer", 1
 FILES = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mixture"}
 """The kinds there are, and the file of each."""
 
-Ids = NDArray[np.int64]
 
 
 class StructuredLayer(ABC):

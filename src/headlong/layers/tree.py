@@ -16,13 +16,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.arrays import Array, as_numpy, resident, stored_bias, stored_matrix, to_host
+from headlong.dtypes import Ids
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.structured import StructuredLayer, register_layer
-
-Ids = NDArray[np.int64]
 
 
 @register_layer

@@ -11,6 +11,7 @@
 """
 
 from headlong.arrays import round_up
+from headlong.dtypes import Doubles
 from headlong.native.answers import (
     DrawsOfExpert,
     FoundByBlocks,
@@ -21,7 +22,7 @@ from headlong.native.answers import (
     FoundOfExpert,
     FoundTopK,
 )
-from headlong.native.arguments import mark, widened
+from headlong.native.arguments import Mask, mark, widened
 from headlong.native.executors import (
     Executor,
     adaptive,
@@ -45,11 +46,10 @@ from headlong.native.rows import (
     row_norms,
 )
 from headlong.native.thread_count import threads
-from headlong.native.types import Doubles, Floats, Halves, Mask
 
 __all__ = [
-    "REFERENCE", "Doubles", "DrawsOfExpert", "Executor", "Floats", "FoundByBlocks", "FoundByCoordinates", "FoundDraws",
-    "FoundEntropy", "FoundLse", "FoundOfExpert", "FoundTopK", "Halves", "Mask", "adaptive", "blocks", "code_reader",
+    "REFERENCE", "Doubles", "DrawsOfExpert", "Executor", "FoundByBlocks", "FoundByCoordinates", "FoundDraws",
+    "FoundEntropy", "FoundLse", "FoundOfExpert", "FoundTopK", "Mask", "adaptive", "blocks", "code_reader",
     "code_tiles", "descent", "direct_call", "executor", "experts", "gumbels", "is_native", "isa", "levels",
     "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "reader", "round_up", "row_norms",
     "threads", "widened",

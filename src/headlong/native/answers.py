@@ -8,12 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headlong.native.types import Doubles, Floats
-
-Ids = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from headlong.dtypes import Doubles, Flags, Floats, Ids
 
 
 class FoundTopK(NamedTuple):

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, bits
+from headlong.dtypes import Doubles, Floats
 from headlong.native.answers import FoundDraws, FoundLse, FoundTopK
+from headlong.native.arguments import Mask
 from headlong.native.load_module import loaded, module
-from headlong.native.types import Doubles, Floats, Mask
 from headlong.packed_rows import stored_as
 from headlong.plan import Plan
 

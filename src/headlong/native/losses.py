@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import Doubles, Floats
 from headlong.native.instruction_level import isa
 from headlong.native.load_module import loaded
-from headlong.native.types import Doubles, Floats
 
 
 def link_losses(

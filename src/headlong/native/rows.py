@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, round_up
+from headlong.dtypes import Doubles, Floats
 from headlong.native.instruction_level import REFERENCE, isa
 from headlong.native.load_module import loaded
-from headlong.native.types import Doubles, Floats
 from headlong.packed_rows import stored_as
 from headlong.plan import CLASS_BLOCK
 

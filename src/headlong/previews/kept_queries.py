@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from headlong.arrays import as_numpy
-from headlong.native import Doubles, Floats
+from headlong.dtypes import Doubles, Floats
 
 FIRST, KEPT, MOST_NUMBERS = 512, 1024, 1 << 22
 """The fewest queries that a first plan is made of, or the layer's columns; the fewest of the last one; and numbers of float32

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Floats
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats, round_up
+from headlong.native import round_up
 from headlong.previews.encode import Encoded
 from headlong.previews.whitening import Basis
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from headlong.arrays import Array
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, products
+from headlong.native import products
 
 ROWS_AT_ONCE = 4096
 

@@ -16,9 +16,9 @@ from __future__ import annotations
 import numpy as np
 
 from headlong.arrays import Array
+from headlong.dtypes import Doubles
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.plan import Plan, Preview, padded
 
 RIDGE = 1e-4

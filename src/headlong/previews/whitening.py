@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.dtypes import UNIT
-from headlong.native import Doubles, Floats, Halves
+from headlong.dtypes import UNIT, Doubles, Floats, Halves
 from headlong.plan import CLASS_BLOCK
 
 RIDGE, FEWER = 1e-4, 0.02
@@ -68,11 +67,14 @@ class Directions(NamedTuple):
     back: Floats
     scale: float
 
+    def basis(self) -> Basis:
+        """The finished basis."""
+        return basis_of(self.mean, self.centre, stored(self.rotation), self.scale)
+
 
 def whiten(weight: Array, calibration: Doubles) -> Basis:
     """The basis for hidden vectors like ``calibration [n, dim]``; any n, any rank."""
-    mean, centre, rotation, _, scale = directions(weight, calibration)
-    return basis_of(mean, centre, stored(rotation), scale)
+    return directions(weight, calibration).basis()
 
 
 def directions(weight: Array, calibration: Doubles) -> Directions:

@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 import struct
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,6 +31,17 @@ ALIGNMENT = 64
 ABANDONED = 3600.0
 """Seconds without a write after which a file beside a target is taken to be what a killed writer left."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def cache_folder() -> Path:
+    """Where the system keeps what can be made again: ``XDG_CACHE_HOME`` or ``~/.cache``, and their likes elsewhere."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "headlong"
 
 
 def write_file(

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import Floats, Found, best, rival, with_bias, with_one
+from headlong.bench.rivals.registry import Found, best, rival, with_bias, with_one
+from headlong.dtypes import Floats
 from headlong.layers.matrix import Layer
 
 CLUSTERS, PROBED = 2048, 32

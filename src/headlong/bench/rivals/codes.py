@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import Floats, Found, best, rival, with_bias, with_one
+from headlong.bench.rivals.registry import Found, best, rival, with_bias, with_one
+from headlong.dtypes import Floats
 from headlong.layers.matrix import Layer
 
 PROBED, WHOLE, LEAST = 8, 8, 64

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import Floats, Found, bias_of, float32, matrix, rival
+from headlong.bench.rivals.registry import Found, bias_of, float32, matrix, rival
+from headlong.dtypes import Floats
 from headlong.layers.matrix import Layer
 
 

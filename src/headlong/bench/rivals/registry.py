@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.bench.measure import Contestant
+from headlong.dtypes import Floats
 from headlong.errors import MissingPackageError
 from headlong.layers.matrix import Layer
 
-Floats = NDArray[np.float32]
 Build = Callable[[Layer, int, int], Contestant]
 
 

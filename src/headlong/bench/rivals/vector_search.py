@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import Floats, Found, rival, with_bias, with_one
+from headlong.bench.rivals.registry import Found, rival, with_bias, with_one
+from headlong.dtypes import Floats
 from headlong.layers.matrix import Layer
 
 WHOLE = 16

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.arrays import Array, bits
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of
 from headlong.engines.method import EngineParts, Method, register
 from headlong.engines.reference.executor import Executor as Reference
@@ -42,12 +43,11 @@ from headlong.engines.reference.query import Matrix
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, FoundByCoordinates, FoundDraws, FoundLse, FoundTopK, Mask
+from headlong.native import FoundByCoordinates, FoundDraws, FoundLse, FoundTopK, Mask
 from headlong.number_checks import flag, real
 from headlong.plan import Plan, padded
 from headlong.promise import Promise
 
-Ids = NDArray[np.int64]
 Order = tuple[Ids, Doubles, Doubles]
 FIRST_SAMPLES, GROWTH = 16, 1.5
 DRAW = 0

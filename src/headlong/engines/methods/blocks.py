@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from headlong import native
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
 from headlong.previews.blocks.choice import EVERY, min_eps, stand_ins, tighter, worth, worth_sampling

@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from headlong.dtypes import Doubles
 from headlong.engines.method import Method, register
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.number_checks import whole
 from headlong.plan import Plan
 from headlong.previews.svd import svd_plan

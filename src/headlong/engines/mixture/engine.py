@@ -19,16 +19,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
 from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.answers import Best, Drawn, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
-from headlong.native import Doubles
 from headlong.number_checks import whole
 from headlong.promise import Promise
 

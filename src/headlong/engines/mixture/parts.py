@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from headlong import native
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
 from headlong.engines.full import Full
-from headlong.engines.mixture.ranking import Flags, Ids, Normalisers
+from headlong.engines.mixture.ranking import Normalisers
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
-from headlong.native import Doubles, FoundDraws, FoundLse, FoundTopK
+from headlong.native import FoundDraws, FoundLse, FoundTopK
 from headlong.promise import Promise
 
 

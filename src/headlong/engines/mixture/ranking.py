@@ -13,12 +13,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headlong.native import Doubles
-
-Ids = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from headlong.dtypes import Doubles, Flags, Ids
 
 SPENT = 0.7
 """Of the margin of the closest pair, what normalisers that are narrowed may take."""

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Executor, FoundLse, FoundTopK, Mask
+from headlong.native import Executor, FoundLse, FoundTopK, Mask
 from headlong.plan import Codes
 
 TILE, GROUP = 64, 32

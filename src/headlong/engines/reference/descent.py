@@ -19,10 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.dtypes import UNIT
-from headlong.native import Doubles
+from headlong.dtypes import UNIT, Doubles, Ids
 
-Ids = NDArray[np.int64]
 ROWS = 4096
 """Rows made float64 at a time."""
 

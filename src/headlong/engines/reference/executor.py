@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.nucleus import kept
-from headlong.engines.reference.query import Doubles, Ids, Matrix, Query, logits
+from headlong.engines.reference.query import Matrix, Query, logits
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import evaluated, lowering_error
 from headlong.native import FoundDraws, FoundLse, FoundTopK

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.native import Doubles
+from headlong.dtypes import Doubles
 
 
 def nucleus_size(mass: Doubles, top_p: float, total: float | None = None) -> int:

@@ -12,13 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.links import Link
 from headlong.plan import Preview
-
-Doubles = NDArray[np.float64]
-Ids = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 ROWS_AT_ONCE = 4096
 

@@ -5,16 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong.arrays import Array
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of, topk_of
 from headlong.engines.sampling_filters import Filters
-from headlong.native import Doubles
-
-Ids = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 
 class Spent(NamedTuple):

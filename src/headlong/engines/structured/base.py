@@ -25,7 +25,7 @@ import numpy as np
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.arguments import Asked, aimed, asked, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
@@ -35,7 +35,6 @@ from headlong.engines.sampling_filters import FINEST, Filters, kept_count
 from headlong.engines.structured.answers import (
     Best,
     Drawn,
-    Ids,
     Scored,
     Spent,
     best_of,
@@ -48,7 +47,6 @@ from headlong.engines.structured.answers import (
 from headlong.engines.structured.saved import SavedLayer, write_structured
 from headlong.errors import InputError
 from headlong.layers.structured import StructuredLayer
-from headlong.native import Doubles
 from headlong.promise import Promise
 
 AT_ONCE = 1 << 22

@@ -17,16 +17,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong import native
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.descent import Part, Reading, Steps, TreeReference, rounding
 from headlong.engines.reference.gumbel import philox
 from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.answers import Best, Drawn, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import NonFiniteError
 from headlong.layers.bands import BandsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.layers.tree import TreeLayer
-from headlong.native import Doubles
 from headlong.promise import Promise
 
 

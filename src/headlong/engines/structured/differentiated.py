@@ -16,16 +16,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
 from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, summed
+from headlong.engines.structured.answers import Best, Drawn, Scored, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
-from headlong.native import Doubles
 from headlong.number_checks import real
 from headlong.promise import Promise
 

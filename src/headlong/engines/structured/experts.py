@@ -17,17 +17,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong import native
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
 from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Ids, Scored, Spent
+from headlong.engines.structured.answers import Best, Drawn, Scored, Spent
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import ExpertsReference
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
-from headlong.native import Doubles
 from headlong.promise import Promise
 
 

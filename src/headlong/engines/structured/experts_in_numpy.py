@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headlong.dtypes import UNIT
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Ids
 from headlong.layers.experts import ExpertsLayer
-from headlong.native import Doubles, DrawsOfExpert, FoundOfExpert
+from headlong.native import DrawsOfExpert, FoundOfExpert
 
 
 class Chosen(NamedTuple):

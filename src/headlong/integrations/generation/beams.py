@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from headlong.dtypes import Ids
 from headlong.integrations.generation.fast_head import FastHead, Taking
 from headlong.integrations.generation.picking import exponents, limits_of
-from headlong.integrations.generation.processors import Ids, ProcessorRecipe, edited
+from headlong.integrations.generation.processors import ProcessorRecipe, edited
 
 EPS = 1e-6
 

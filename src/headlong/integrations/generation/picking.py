@@ -16,18 +16,16 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headlong import Affine
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Ranked, Sieve, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import FastHead
-from headlong.integrations.generation.processors import Edits, Ids, ProcessorRecipe, edited
+from headlong.integrations.generation.processors import Edits, ProcessorRecipe, edited
 from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
-
-Doubles = NDArray[np.float64]
 
 
 def pick(head: FastHead, hidden: Tensor, recipe: ProcessorRecipe, input_ids: Tensor, seed: int | None, row0: int) -> Ids:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+from headlong.dtypes import Ids
 from headlong.integrations.generation.surprisal_filters import Surprisals
 
-Ids = NDArray[np.int64]
 Scores = Callable[[list[Ids]], list[NDArray[np.float64]]]
 
 ADDING: tuple[type[Any], ...] = (

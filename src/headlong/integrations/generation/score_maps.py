@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headlong import Affine, SoftCap
+from headlong.dtypes import Doubles
 from headlong.errors import HeadlongError, InputError
 
-Doubles = NDArray[np.float64]
 TOLERANCE = {"torch.float32": 1e-5, "torch.float64": 1e-10}
 """Relative to the largest score; 16-bit models round to about 2^-8."""
 COARSE = 0.01

@@ -20,9 +20,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import Doubles
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, CandidateSource, Ranked, Sieve, decided, kept
 
-Doubles = NDArray[np.float64]
 Places = NDArray[np.int64]
 OF_TOP_H = 100
 """Classes that transformers' top_h looks at."""

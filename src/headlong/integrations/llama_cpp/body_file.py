@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
+from headlong import store
 from headlong.arrays import Array
 from headlong.errors import HeadlongError, MalformedFileError, MissingTensorError, StoreError, UnsupportedError, cause
 from headlong.layers.gguf_file import EMBEDDING, HEAD, GgufFile
@@ -46,15 +46,7 @@ def body_file(file: GgufFile, folder: str | os.PathLike[str] | None = None) -> P
 def cache_folder() -> Path:
     """``HEADLONG_CACHE``, or ``headlong/models`` in the user's cache folder."""
     named = os.environ.get(FOLDER)
-    if named:
-        return Path(named)
-    if sys.platform == "win32":
-        root = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        root = Path.home() / "Library" / "Caches"
-    else:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "headlong" / "models"
+    return Path(named) if named else store.cache_folder() / "models"
 
 
 def fingerprint(file: GgufFile) -> str:

@@ -15,10 +15,11 @@ import numpy as np
 
 from headlong import Layer
 from headlong.answers import Cost
+from headlong.dtypes import Doubles
 from headlong.errors import IdError, OptionError
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.grammar import Grammar
-from headlong.integrations.llama_cpp.head import Doubles, Head
+from headlong.integrations.llama_cpp.head import Head
 from headlong.integrations.llama_cpp.picking import FIRST, NOTHING, Listed, Row, draw_listed, kept, top, weighing
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.layers.gguf_file import EMBEDDING, GgufFile

@@ -9,8 +9,8 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.dtypes import Ids
 from headlong.errors import OptionError, named
-from headlong.integrations.llama_cpp.head import Ids
 
 ENTRY = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """``llama_token_data``."""

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import headlong
 from headlong.answers import Cost
+from headlong.dtypes import Doubles, Ids
 from headlong.errors import StoreError
 from headlong.links import IDENTITY
 
-Doubles = NDArray[np.float64]
-Ids = NDArray[np.int64]
 Limits = dict[str, Any]
 """``allowed=`` and ``exclude=`` of an engine's verbs."""
 BLOCK, TURNED = 32, 1024

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from headlong import Layer
+from headlong.dtypes import Doubles
 from headlong.errors import AbsentError, MalformedFileError, OptionError, WrongLayerError
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.body_file import ROWS, body_file, fingerprint
@@ -19,7 +20,7 @@ from headlong.integrations.llama_cpp.completions import Answers, Piece, Writing,
 from headlong.integrations.llama_cpp.decoding import SEQUENCES, Decoder, Embedding, Progress
 from headlong.integrations.llama_cpp.families import input_scale
 from headlong.integrations.llama_cpp.grammar import Grammar
-from headlong.integrations.llama_cpp.head import Doubles, Head, engine_of
+from headlong.integrations.llama_cpp.head import Head, engine_of
 from headlong.integrations.llama_cpp.options import context_options
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headlong.dtypes import Doubles, Ids
 from headlong.errors import InputError
 from headlong.integrations.llama_cpp.grammar import Grammar
-from headlong.integrations.llama_cpp.head import Doubles, Head, Ids, Limits
+from headlong.integrations.llama_cpp.head import Head, Limits
 from headlong.integrations.llama_cpp.settings import Settings, edited, moved
 
 FIRST, GROWTH = 64, 8

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headlong.dtypes import Doubles, Ids
 from headlong.errors import IdError, OptionError
-from headlong.integrations.llama_cpp.head import Doubles, Ids
 from headlong.number_checks import real, whole
 
 

@@ -29,9 +29,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter, validate_data
 
 import headlong
+from headlong.dtypes import Doubles
 from headlong.engines.arguments import checked_eps
 from headlong.errors import InputError
-from headlong.integrations.sklearn.ranking import PIECE, Doubles, Ranking, host_array
+from headlong.integrations.sklearn.ranking import PIECE, Ranking, host_array
 from headlong.integrations.sklearn.sources import check_kind, linear, prepared
 from headlong.links import Table
 

@@ -17,10 +17,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 import headlong
 from headlong.arrays import as_numpy, kind_of
-from headlong.dtypes import BFLOAT16
+from headlong.dtypes import BFLOAT16, Doubles
 from headlong.errors import InputError, OptionError, ShapeError
-
-Doubles = NDArray[np.float64]
 
 ROWS = 4096
 """Rows of ``X`` answered at once..."""

@@ -29,9 +29,8 @@ from sklearn.neighbors import NearestCentroid
 from sklearn.preprocessing import binarize
 from sklearn.svm import SVC, NuSVC
 
+from headlong.dtypes import Doubles
 from headlong.errors import InputError, ShapeError
-
-Doubles = NDArray[np.float64]
 
 
 class LinearModel(NamedTuple):

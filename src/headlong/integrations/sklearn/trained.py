@@ -11,8 +11,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.sparsefuncs import mean_variance_axis
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
+from headlong.dtypes import Doubles
 from headlong.errors import InputError, MissingPackageError, NonFiniteError
-from headlong.integrations.sklearn.ranking import Doubles, Ranking, host_array, written_out
+from headlong.integrations.sklearn.ranking import Ranking, host_array, written_out
 from headlong.layers.matrix import Layer
 from headlong.links import Affine
 from headlong.number_checks import real, whole

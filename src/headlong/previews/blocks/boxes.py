@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.arrays import evenly
+from headlong.dtypes import Doubles, Floats
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats, round_up
+from headlong.native import round_up
 from headlong.plan import CLASS_BLOCK, NEIGHBOURS, Blocks, BoxLevel, Plan
 from headlong.previews.blocks.records import ArrayInPieces, BlockShape, Bytes, Classes, Gauges, boxes, joined_tops
 from headlong.previews.whitening import Basis, basis_of

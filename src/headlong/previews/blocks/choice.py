@@ -19,8 +19,8 @@ import numpy as np
 
 from headlong import native
 from headlong.arrays import Array
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.plan import SHORT, Blocks, Plan
 from headlong.previews.blocks.rays import MOST_CLASSES, MOST_DIM, rays_of
 from headlong.previews.whitening import Basis

@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import evenly
+from headlong.dtypes import Doubles, Floats, Ids
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats, round_up
+from headlong.native import round_up
 from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
 from headlong.previews.blocks.records import BlockShape, Bytes, Classes, lengths_up, padded_rows
 from headlong.previews.radii import ROUNDING
 from headlong.previews.whitening import Basis
-
-Ids = NDArray[np.int64]
 
 MOST_CLASSES, MOST_DIM = 1 << 15, 128
 """Every query reads all directions and every coordinate of the rotation: beyond, that is too much."""

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.arrays import Array, large_empty
+from headlong.dtypes import Doubles, Floats
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles, Floats, round_up
+from headlong.native import round_up
 from headlong.plan import NEIGHBOURS, BoxLevel
 from headlong.previews.encode import Group, encode
 from headlong.previews.radii import ROUNDING, Summands, Term, joined, roundings, typical_of
