@@ -11,7 +11,6 @@ a loop of nothing but themselves instead. Both are true; a user of a decoder mee
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from headlong.bench.measure import Contestant, Progress, Timing, wall
+from headlong.bench import measure
+from headlong.bench.measure import Contestant, Progress, Schedule, Timing, wall
 
 LAYERS = 6
 LEAST, MOST = 96, 512
@@ -68,25 +68,15 @@ def contest(
     contestants: Sequence[Contestant], queries: Any, batch: int, rounds: int, work: Callable[[], None],
     progress: Progress | None = None, seconds: float = float("inf"), seed: int = 0,
 ) -> list[Timing]:  # fmt: skip
-    """One timed call a turn on ``queries[j : j + batch]``, the same for everyone; fewer turns, but three, once ``seconds`` have
-    gone by."""
-    starts = range(0, len(queries) - batch + 1, batch)
-    prepared = {one.name: [one.prepare(queries[start : start + batch]) for start in starts] for one in contestants}
-    found: dict[str, list[float]] = {one.name: [] for one in contestants}
-    order, rng, started = list(contestants), random.Random(seed), time.perf_counter()
+    """:func:`headlong.bench.measure.contest` with one timed call a turn, after ``work``."""
+
+    def clock(call: Callable[[Any], Any], block: Any) -> float:
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < AWAKE:
+            work()
+        return wall(call, block)
+
     for one in contestants:
-        wall(one.call, prepared[one.name][-1])  # what only a first call does: threads start, memory is claimed
-    for turn in range(rounds):
-        if turn >= 3 and time.perf_counter() - started > seconds:
-            break
-        rng.shuffle(order)
-        for one in order:
-            begun = time.perf_counter()
-            while time.perf_counter() - begun < AWAKE:
-                work()
-            found[one.name].append(wall(one.call, prepared[one.name][turn % len(starts)]))
-        if progress is not None:
-            progress(turn + 1, rounds)
-    if progress is not None:
-        progress(rounds, rounds)
-    return [Timing(name, batch, values) for name, values in found.items()]
+        wall(one.call, one.prepare(queries[-batch:]))  # what only a first call does: threads start, memory is claimed
+    schedule = Schedule(rounds, settle=0, calls=1, pause=0.0, seconds=seconds, seed=seed)
+    return measure.contest(contestants, queries, batch, schedule, progress, clock)
