@@ -11,15 +11,7 @@ from torch.nn import functional
 from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import prune
 from studies.models.experts.growth import Vectors
-from studies.models.experts.lasso_ramp import (
-    Set,
-    TrainingPlan,
-    divided,
-    geometric_median,
-    learn,
-    look,
-    started,
-)
+from studies.models.experts.lasso_ramp import Set, TrainingPlan, divided, geometric_median, learn, look, started
 
 QUICK = TrainingPlan(
     experts=(2, 4), load=1.0, lasso=1e-2, factor=3.0, rungs=4, last=4, first=40, rung=40, prune=10, slack=0.1, batch=200,

@@ -39,22 +39,9 @@ def harvest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Gene
     layer = Layer(means, -0.5 * np.square(means).sum(1))
     harvest_run.write(folder, layer, parts, "made")
     plan = lasso_ramp.TrainingPlan(
-        experts=(2, 4, 8),
-        lasso=1e-2,
-        rungs=2,
-        last=2,
-        first=15,
-        rung=15,
-        prune=5,
-        batch=200,
-        proximal=0.2,
-        slack=0.2,
-        gamma=1.5,
-        settle=15,
-        longer=1,
-        falls=1,
-        orphans="keep",
-    )
+        experts=(2, 4, 8), lasso=1e-2, rungs=2, last=2, first=15, rung=15, prune=5, batch=200, proximal=0.2, slack=0.2,
+        gamma=1.5, settle=15, longer=1, falls=1, orphans="keep",
+    )  # fmt: skip
     monkeypatch.setattr(learned, "OTHERS", {"ptb": dataclasses.asdict(plan)})
     monkeypatch.setattr(learned, "RUNS", tmp_path / "runs")
     monkeypatch.setattr(learned, "SEEDS_OF_TASKS", ("0", "1"))

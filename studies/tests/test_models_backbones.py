@@ -16,10 +16,7 @@ VOCAB = 23
 
 def language_models() -> dict[str, Backbone]:
     torch.manual_seed(1)
-    return {
-        "lstm": Lstm(LstmOptions(8, 2, 0.3), VOCAB),
-        "lstm, one layer": Lstm(LstmOptions(8, 1, 0.3, tied=False), VOCAB),
-    }
+    return {"lstm": Lstm(LstmOptions(8, 2, 0.3), VOCAB), "lstm, one layer": Lstm(LstmOptions(8, 1, 0.3, tied=False), VOCAB)}
 
 
 NAMES = sorted(language_models())

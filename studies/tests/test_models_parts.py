@@ -12,11 +12,7 @@ from headlong.errors import OptionError
 from studies.data.translation import Split as Sentences
 from studies.models.feeds import PairFeed, TextFeed
 from studies.models.jobs import MODELS
-from studies.models.optimisers import (
-    build_optimiser,
-    optimiser_tensors,
-    restore_optimiser,
-)
+from studies.models.optimisers import build_optimiser, optimiser_tensors, restore_optimiser
 from studies.models.recipe import Training, options_from, read_recipe
 
 IDS = np.arange(1000, dtype=np.int32)

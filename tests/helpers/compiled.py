@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 TYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "i1"}
-TYPES |= {"int64": "i64", "int32": "i32", "int8": "i8", "uint8": "u8"}
+TYPES |= {"int64": "i64", "int32": "i32", "int8": "i8", "uint8": "u8", "uint64": "u64"}
 OPTIONS = ("num_warps", "num_stages")
 WANTED = {"dp4a": "IDP.4A", "int8 matrix": "IGMMA|IMMA", "float matrix": "HGMMA|HMMA"}
 WANTED |= {"16 bytes": r"(?:LDG|LDGSTS)\.E[A-Z.]*\.128"}
@@ -29,8 +29,11 @@ def variant(kernel: Any, values: dict[str, Any], constants: dict[str, Any]) -> s
     A 1 is compiled in, and what is a multiple of 16 is known as one, as Triton does.
     """
     types, fixed = {}, {name: value for name, value in constants.items() if name not in OPTIONS}
+    stated = {name: words for name, words in kernel.__annotations__.items() if "constexpr" not in words}
     for name, value in values.items():
-        if value is None or (type(value) is int and value == 1):
+        if name in stated:
+            types[name] = TYPES[stated[name].removeprefix("tl.")]
+        elif value is None or (type(value) is int and value == 1):
             fixed[name] = value
         elif isinstance(value, (int, float)):
             types[name] = ("i32" if -(2**31) <= value < 2**31 else "i64") if isinstance(value, int) else "fp32"

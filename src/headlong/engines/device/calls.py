@@ -9,7 +9,6 @@ Nothing here copies from the host but a mask and ids that came from there, so th
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -85,26 +84,16 @@ def call_of(
     mask = class_mask(allowed, exclude, len(x), layer.vocab)
     if wish is not None:
         check_some_left(mask)
-    x = x.contiguous()
-    length = torch.empty(len(x), dtype=torch.float32, device=device)
-    flags = torch.empty(len(x), dtype=torch.int8, device=device)
-    numbers = None if wish is None else torch.empty((len(x), 5), dtype=torch.int64, device=device)
-    fours = wish is None or wish.class0 % 4 == 0
-    heat = matrix.cold if wish is None else torch.empty(1, dtype=torch.float64, device=device)
-    bits = struct.unpack("<q", struct.pack("<d", wish.temperature))[0] if wish else 0
-    words = [part for whole in ((wish.row0, wish.seed, wish.class0, bits) if wish else (0,) * 4) for part in _words(whole)]
-    if len(x):
-        matrix.kernels.prepare[(len(x),)](
-            x, length, flags, numbers, heat, layer.dim, *words, SAMPLE=wish is not None, BLOCK=1024
-        )  # fmt: skip
+    x, batch = x.contiguous(), len(x)
+    length, flags = matrix.new(batch, kind="float32"), matrix.new(batch, kind="int8")
+    numbers, heat, noise = None, matrix.cold, (0, 0, 0, 0)
+    if wish is not None:
+        numbers, heat = matrix.new(batch, 5, kind="int64"), matrix.new(1)
+        noise = wish.row0, wish.seed, wish.class0, int(np.float64(wish.temperature).view(np.uint64))
+    matrix.launch("prepare", (batch,), x, length, flags, numbers, heat, layer.dim, *noise, BLOCK=1024)
     narrow = x.float() if x.dtype == torch.float64 else x
-    return Call(x, narrow, length, flags, None if mask is None else matrix.tensor(mask), heat, numbers, fours), form
-
-
-def _words(value: int) -> tuple[int, int]:
-    """Its two halves of 32 bits, as signed numbers."""
-    low, high = struct.unpack("<ii", struct.pack("<Q", value & 0xFFFFFFFFFFFFFFFF))
-    return low, high
+    mask = None if mask is None else matrix.tensor(mask)
+    return Call(x, narrow, length, flags, mask, heat, numbers, noise[2] % 4 == 0), form
 
 
 def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:

@@ -20,13 +20,14 @@ False, or the ``error`` that was reached.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_eps, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.device.calls import Call, answered, call_of, ids_of
-from headlong.engines.device.matrix import DeviceMatrix, Read
+from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Read
 from headlong.engines.device.memory import Tensor
 from headlong.engines.sampling_filters import Filters
 from headlong.promise import Promise
@@ -39,8 +40,6 @@ NUCLEUS = 1024
 """Classes among which ``min_p`` is decided first, and a ``top_p`` of less than :data:`NARROW`."""
 NARROW, MISSED = 0.1, 1e-5
 """Of a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
-AT_ONCE = 1 << 24
-"""Logits of all classes that are held in float64 at once."""
 
 
 class Found(NamedTuple):
@@ -59,40 +58,26 @@ class Found(NamedTuple):
     open: Tensor
     whole: Tensor
 
-    def replaced(self, rows: Tensor, other: Found) -> Found:
-        """``other`` in the place of some rows; what these cost before stays counted."""
-        kept = (self.rows[rows], self.read[rows])
-        for mine, theirs in zip(self, other, strict=True):
-            mine[rows] = theirs
-        self.rows[rows] += kept[0]
-        self.read[rows] += kept[1]
-        return self
-
 
 class DeviceEngine(Bounded):
     """Reads one layer on a GPU. Made by ``headlong.compile(layer, device="cuda")``, or of a layer that lies there."""
 
     draws_say_log_probs: ClassVar[bool] = False
-
     may_be_shard = True
+    options: dict[str, Any] = {}  # noqa: RUF012 - each engine's own
 
     def __init__(
         self, matrix: DeviceMatrix, name: str, promise: Promise, *,
         place: str, options: dict[str, Any], seed: int, reason: str,
     ) -> None:  # fmt: skip
         self.matrix, self.name, self.promise, self.place = matrix, name, promise, place
-        self.layer, self.seed, self.reason, self._options = matrix.layer, seed, reason, options
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """As compiled: those that were given, and the others' defaults."""
-        return dict(self._options)
+        self.layer, self.seed, self.reason, self.options = matrix.layer, seed, reason, options
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
         k = checked_k(k, self.layer.vocab)
         call, form = call_of(self.matrix, hidden, allowed, exclude)
-        found = self._best(call, k, self._eps(eps))
+        found = self._best(call, k, self.promise.eps if eps is None else checked_eps(eps))
         log_probs, lse, error = self.matrix.said(call, found.logits, found.lse, found.error, single=form.single)
         return answered(TopK(log_probs, found.ids, found.logits, lse, error, found.sure, self._cost(found)), form)
 
@@ -104,7 +89,7 @@ class DeviceEngine(Bounded):
         chosen = ids_of(self.matrix, ids, call.batch)
         wrong = (chosen < 0) | (chosen >= self.layer.vocab)
         logits, _ = self.matrix.exact(call, chosen.masked_fill(wrong, -1))
-        found = self._best(call, 0, self._eps(eps))
+        found = self._best(call, 0, self.promise.eps if eps is None else checked_eps(eps))
         values, lse, error = self.matrix.said(call, logits, found.lse, found.error, single=form.single)
         wrong |= call.bad[:, None]
         scored = chosen.shape[1]
@@ -115,7 +100,7 @@ class DeviceEngine(Bounded):
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
         call, form = call_of(self.matrix, hidden, allowed, exclude)
-        found = self._best(call, 0, self._eps(eps))
+        found = self._best(call, 0, self.promise.eps if eps is None else checked_eps(eps))
         _, lse, error = self.matrix.said(call, found.logits, found.lse, found.error, single=form.single)
         return answered(Lse(lse, error, self._cost(found)), form)
 
@@ -144,39 +129,36 @@ class DeviceEngine(Bounded):
         best = found._replace(ids=ids, logits=logits, keys=keys, sure=flags[0], open=flags[1])
         if self._capturing() or best.open.any():
             matrix.picked(call, read, found, wish.top_p, told)
-            best = self._in_float64(call, wish, best)
+            best = self._settled(call, wish, best)
         return best
 
-    def _best(self, call: Call, k: int, eps: float, *, sample: bool = False) -> Found:
+    def _best(self, call: Call, k: int, eps: float, *, sample: bool = False, codes: bool = True) -> Found:
         """The k best by their keys and (but for a ``sample``) the normaliser, each row as far down as it needs."""
-        codes, rows = self.matrix.codes, self.matrix.rows
-        scans = [rows] if codes is None or (math.isfinite(eps) and not sample) else [codes, rows]  # codes settle no normaliser
-        found = self._resolved(scans[0](call, sample=sample, mass=not sample), call, k, eps, sample)
-        for after in (*scans[1:], None):
-            if self._capturing() or not found.open.any():
-                break
-            open_rows = found.open.nonzero()[:, 0]
-            part = call.of(open_rows)
-            if after is None:
-                again = self._whole(part, k, sample)
-            else:
-                again = self._resolved(after(part, sample=sample, mass=not sample), part, k, eps, sample)
-            found = found.replaced(open_rows, again)
+        rows, few = self.matrix.rows, self.matrix.codes if codes and (sample or eps == math.inf) else None  # they settle no lse
+        found = self._resolved((few or rows)(call, sample=sample, mass=not sample), call, k, eps, sample)
+        if few is None:
+            return self._again(call, found, lambda part: self._whole(part, k, sample))
+        return self._again(call, found, lambda part: self._best(part, k, eps, sample=sample, codes=False))
+
+    def _again(self, call: Call, found: Found, answer: Callable[[Call], Found]) -> Found:
+        """``answer`` in the place of the rows that are open; what these cost before stays counted."""
+        if self._capturing() or not found.open.any():
+            return found
+        rows = found.open.nonzero()[:, 0]
+        again, spent = answer(call.of(rows)), (found.rows[rows], found.read[rows])
+        for mine, theirs in zip(found, again, strict=True):
+            mine[rows] = theirs
+        for cost, before in zip((found.rows, found.read), spent, strict=True):
+            cost[rows] += before
         return found
 
     def _resolved(self, read: Read, call: Call, k: int, eps: float, sample: bool) -> Found:
         """The exact rows of what a scan leaves."""
-        matrix, torch, vocab, every = self.matrix, self.matrix.torch, self.layer.vocab, read.every
-        room = min(vocab, max(2 * k, k + (BEYOND if every else BEYOND_CODES))) if k else 0
-        near = sample or k <= max(1, read.tiles // SPREAD)
-        lse, error, bar, counts = matrix.merged(read, call, k if near else 0, read.mass)
-        if near:
-            ids = matrix.collected(read, call, bar, counts, room)
-            logits, keys = matrix.exact(call, ids, sample=sample, counts=counts)
-            ids, logits, keys, *rest = matrix.ordered(
-                call, ids, logits, keys, counts, error, k, eps=eps, bytes_each=read.bytes, every=every
-            )
-            return Found(ids, logits, keys, lse, error, *rest)
+        matrix, torch, vocab = self.matrix, self.matrix.torch, self.layer.vocab
+        room = min(vocab, max(2 * k, k + (BEYOND if read.every else BEYOND_CODES))) if k else 0
+        if sample or k <= max(1, read.tiles // SPREAD):
+            return Found(*matrix.best(read, call, k, room, eps, sample))
+        lse, error, *_ = matrix.merged(read, call, 0)
         top, ids = torch.topk(read.high, room, dim=1)
         ids = ids.masked_fill(top == -math.inf, -1)
         worst = matrix.exact(call, ids[:, :k])[0].amin(dim=1)
@@ -184,45 +166,41 @@ class DeviceEngine(Bounded):
         ids = ids.masked_fill(~reached, -1)
         sure = ~call.bad if room == vocab else ~call.bad & ~reached[:, -1]
         scored = reached.sum(dim=1)
-        rows = torch.full_like(scored, vocab) if every else scored
+        rows = torch.full_like(scored, vocab) if read.every else scored
         cost = scored.double() * matrix.row_bytes + read.bytes
         again = (~sure | (error > eps)) & ~call.bad
         best = self._ordered(ids, *matrix.exact(call, ids), k)
-        return Found(*best, lse, error, rows, cost, sure, again, torch.full_like(sure, every))
+        return Found(*best, lse, error, rows, cost, sure, again, torch.full_like(sure, read.every))
 
     def _whole(self, call: Call, k: int, sample: bool = False) -> Found:
         """All classes of each row in float64."""
         matrix, torch, vocab, parts = self.matrix, self.matrix.torch, self.layer.vocab, []
-        classes = torch.arange(vocab, device=matrix.device)[None]
         for rows in torch.arange(call.batch, device=matrix.device).split(max(1, AT_ONCE // vocab)):
             some = call.of(rows)
-            logits, keys = matrix.exact(some, classes, sample=sample)
+            logits, keys = matrix.exact(some, sample=sample)
             lse = torch.logsumexp(matrix.keys(some, logits), dim=1)
-            best = self._ordered(classes.expand(len(rows), -1), logits, keys, k)
+            best = self._ordered(None, logits, keys, k)
             spent = torch.full_like(rows, vocab), torch.full_like(lse, float(vocab * matrix.row_bytes))
             yes = torch.ones_like(some.bad)
             parts.append(Found(*best, lse, matrix.exact_error(some, lse), *spent, yes, ~yes, yes.clone()))
         return Found(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
-    def _ordered(self, ids: Tensor, logits: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The k largest keys, equal ones by id."""
+    def _ordered(self, ids: Tensor | None, logits: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The k largest keys, equal ones by id; without ids they are of all classes."""
         torch = self.matrix.torch
-        by_id = torch.sort(ids, dim=1).indices
-        order = by_id.gather(1, torch.sort(keys.gather(1, by_id), dim=1, descending=True, stable=True).indices[:, :k])
-        keys = keys.gather(1, order)
-        return ids.gather(1, order).masked_fill(keys == -math.inf, -1), logits.gather(1, order), keys
+        by_id = keys if ids is None else keys.gather(1, places := torch.sort(ids, dim=1).indices)
+        order = torch.sort(by_id, dim=1, descending=True, stable=True).indices[:, :k]
+        order = order if ids is None else places.gather(1, order)
+        keys, named = keys.gather(1, order), order if ids is None else ids.gather(1, order)
+        return named.masked_fill(keys == -math.inf, -1), logits.gather(1, order), keys
 
     def _filtered(self, call: Call, wish: Filters) -> Found:
         """Draws ``[batch, n]`` from what top_k, then top_p among those, then min_p leave."""
-        return self._in_float64(call, wish, self._sieved(call, wish, *self._ranked(call, wish)))
+        return self._settled(call, wish, self._sieved(call, wish, *self._ranked(call, wish)))
 
-    def _in_float64(self, call: Call, wish: Filters, found: Found) -> Found:
+    def _settled(self, call: Call, wish: Filters, found: Found) -> Found:
         """Draws again, from all classes in float64, where they are open."""
-        if self._capturing() or not found.open.any():
-            return found
-        rows = found.open.nonzero()[:, 0]
-        part = call.of(rows)
-        return found.replaced(rows, self._sieved(part, wish, self._whole(part, self.layer.vocab), whole=True))
+        return self._again(call, found, lambda part: self._sieved(part, wish, self._whole(part, self.layer.vocab), whole=True))
 
     def _ranked(self, call: Call, wish: Filters) -> tuple[Found, bool]:
         """The best classes in their order, and whether no other can pass the filters."""
@@ -246,7 +224,7 @@ class DeviceEngine(Bounded):
         if wish.min_p > 0:
             inside &= exponents >= exponents[:, :1] + math.log(wish.min_p)
         spread = [part[:, None].expand(shape).reshape(-1, shape[2]) for part in (ranked.logits, ranked.ids)]
-        keys = matrix.keys(call.drawn(wish.n), *spread).view(shape)
+        keys = matrix.keys(call.drawn(wish.n), *spread, sample=True).view(shape)
         score, place = keys.where(inside[:, None], -math.inf).max(dim=2)
         closed = ~near.gather(1, place).any(dim=1) & ~inside[:, -1] | torch.full_like(call.bad, whole)
         lost = call.bad[:, None] | (score == -math.inf)  # no numbers, or no class of positive probability
@@ -256,9 +234,6 @@ class DeviceEngine(Bounded):
 
     def _cost(self, found: Found) -> Cost:
         return Cost(found.rows, found.read, found.whole, f"{self.name}/triton")
-
-    def _eps(self, eps: float | None) -> float:
-        return self.promise.eps if eps is None else checked_eps(eps)
 
     def _capturing(self) -> bool:
         return self.matrix.device.type == "cuda" and bool(self.matrix.torch.cuda.is_current_stream_capturing())

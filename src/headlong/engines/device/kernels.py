@@ -2,20 +2,10 @@
 
 ::
 
-    prepare  length of each vector, whether it is one of numbers, and what a draw depends on
-    scan     z_i = s_i <w_i, x> + b_i for every class, in float32, within r_i = |x| slack_i + |b_i| unit: the upper end of z_i
-             (or of f(z_i) / T + gumbel_i), and of each tile the largest upper and lower end, and sums of exp(f(z_i) / T)
-    merge    of each row's tiles: the normaliser, and a bar: k lower ends reach it, so a class below it is none of the k best
-    collect  the classes whose upper ends reach the bar
-    exact    <w_i, x> + b_i of given classes, in float64, and f(z_i) / T + gumbel_i
-    order    the k largest of those
-    weigh    the mass before each of a few classes, less a share of all mass: by the ends of a scan, or in float64
-    pick     the first of them that has less before it than that share
-    said     log-probabilities, rounded to what was asked for, and their error
-    keys     f(z) / T, and with -log(-log u) of (seed, row, draw, class), the numbers that engines on the CPU draw with
+    a call       prepare,  scan -> merge -> collect -> exact -> order  (-> weigh -> pick, in a nucleus),  said
 
 ``numbers [batch, 5]`` int64 holds what a row's noise depends on: row, draw, the two halves of the seed, the first class. A
-scale, bias, mask or count that is not there is None, for which a kernel is compiled by itself.
+scale, bias, mask or count that is not there is None, for which a kernel is compiled by itself; so is noise.
 """
 
 from __future__ import annotations
@@ -68,10 +58,10 @@ def philox(a, b, c, d, first, second):
 
 
 @triton.jit
-def stream(numbers, ids, here, HALF: tl.constexpr):
-    """Four words for each class of ``ids`` int64, and which of them is its own: those of the block at counter ``(class >> 2,
-    draw, row)``, ``numbers`` pointing at the row's five, where ``here`` says that there is one. HALF: 0, or the bit of the draw
-    that stands for the other half of each number."""
+def words(numbers, ids, here, HALF: tl.constexpr, FOURS: tl.constexpr = False):
+    """32 bits for each class of ``ids`` int64: word ``class & 3`` of the block at counter ``(class >> 2, draw, row)``;
+    ``numbers`` points at the five of a row that is ``here``. HALF: 0, or the bit of the draw that stands for the other half of
+    each number. FOURS: ids start blocks, of which all four are wanted, in order."""
     row, draw = tl.load(numbers, mask=here, other=0), tl.load(numbers + 1, mask=here, other=0).to(tl.uint32) | HALF
     first, second = tl.load(numbers + 2, mask=here, other=0), tl.load(numbers + 3, mask=here, other=0)
     ids += tl.load(numbers + 4, mask=here, other=0)
@@ -79,25 +69,11 @@ def stream(numbers, ids, here, HALF: tl.constexpr):
     high_row, low_row = (row >> 32).to(tl.uint32) + zero, row.to(tl.uint32) + zero
     start = (ids >> 2).to(tl.uint32) + zero
     a, b, c, d = philox(start, draw + zero, low_row, high_row, first.to(tl.uint32) + zero, second.to(tl.uint32) + zero)
-    return a, b, c, d, ids & 3
-
-
-@triton.jit
-def words(numbers, ids, here, HALF: tl.constexpr):
-    """32 bits for each class."""
-    a, b, c, d, place = stream(numbers, ids, here, HALF)
-    return tl.where(place == 0, a, tl.where(place == 1, b, tl.where(place == 2, c, d)))
-
-
-@triton.jit
-def words_of_tile(numbers, first, here, COUNT: tl.constexpr, FOURS: tl.constexpr):
-    """The same of COUNT classes from ``first`` on, for each of ``numbers [1, queries]``. FOURS: they start a block."""
     if FOURS:
-        ids = first.to(tl.int64) + 4 * tl.arange(0, COUNT // 4)[:, None] + 0 * here.to(tl.int64)
-        a, b, c, d, _ = stream(numbers, ids, here, 0)
-        found = tl.join(tl.join(a, c), tl.join(b, d)).permute(0, 2, 3, 1).reshape(COUNT, numbers.shape[1])
+        found = tl.join(tl.join(a, c), tl.join(b, d)).permute(0, 2, 3, 1).reshape(4 * ids.shape[0], ids.shape[1])
     else:
-        found = words(numbers, first.to(tl.int64) + tl.arange(0, COUNT)[:, None] + 0 * here.to(tl.int64), here, 0)
+        place = ids & 3
+        found = tl.where(place == 0, a, tl.where(place == 1, b, tl.where(place == 2, c, d)))
     return found
 
 
@@ -133,19 +109,10 @@ def gumbel_ends(high):
     return top, bottom
 
 
-@triton.jit
-def whole(low, high):
-    """int64 of two words."""
-    zero = tl.zeros((), tl.int64)
-    return ((zero + high) << 32) | ((zero + low) & 0xFFFFFFFF)
-
-
-@triton.jit(do_not_specialize=[
-    "row_low", "row_high", "seed_low", "seed_high", "class_low", "class_high", "heat_low", "heat_high"
-])  # fmt: skip
-def prepare(x, length, bad, numbers, heat_at, dim, row_low, row_high, seed_low, seed_high, class_low, class_high,
-            heat_low, heat_high, SAMPLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """``length [batch]`` float32, not below ``|x|``; ``bad [batch]``: a row with NaN or infinity. Halves are signed words."""
+@triton.jit(do_not_specialize=["row", "seed", "first", "heat"])
+def prepare(x, length, bad, numbers, heat_at, dim, row: tl.uint64, seed: tl.uint64, first: tl.uint64, heat: tl.uint64,
+            BLOCK: tl.constexpr):  # fmt: skip
+    """``length [batch]`` float32, not below ``|x|``; ``bad [batch]``: a row with NaN or infinity. ``heat``: its bits."""
     b = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, dim, BLOCK):
@@ -156,14 +123,14 @@ def prepare(x, length, bad, numbers, heat_at, dim, row_low, row_high, seed_low, 
     wrong = square != square
     tl.store(bad + b, wrong.to(tl.int8))
     tl.store(length + b, (tl.sqrt(tl.where(wrong, float("inf"), square)) * 1.0000002384185791 + 1e-30).to(tl.float32))
-    if SAMPLE:
-        at = numbers + b * 5
-        tl.store(at, whole(row_low, row_high) + b)
-        tl.store(at + 1, tl.zeros((), tl.int64))
-        tl.store(at + 2, whole(seed_low, 0))
-        tl.store(at + 3, whole(seed_high, 0))
-        tl.store(at + 4, whole(class_low, class_high))
-        tl.store(heat_at, whole(heat_low, heat_high).to(tl.float64, bitcast=True))  # by every program the same
+    if numbers is not None:
+        at, zero = numbers + b * 5, tl.zeros((), tl.uint64)
+        tl.store(at, (zero + row).to(tl.int64) + b)
+        tl.store(at + 1, zero.to(tl.int64))
+        tl.store(at + 2, ((zero + seed) & 0xFFFFFFFF).to(tl.int64))
+        tl.store(at + 3, ((zero + seed) >> 32).to(tl.int64))
+        tl.store(at + 4, (zero + first).to(tl.int64))
+        tl.store(heat_at, (zero + heat).to(tl.float64, bitcast=True))  # by every program the same
 
 
 @triton.jit
@@ -196,12 +163,11 @@ def products(weight, x, one, i, b, vocab, batch, dim, WIDEN: tl.constexpr, BLOCK
 
 @triton.jit(do_not_specialize=["batch", "mask_stride"])
 def scan(weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, numbers, high_at, exponent_at, tile_at,
-         vocab, dim, batch, mask_stride, KIND: tl.constexpr, SAMPLE: tl.constexpr, MASS: tl.constexpr, FOURS: tl.constexpr,
-         WIDEN: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr,
-         STAGES: tl.constexpr):  # fmt: skip
+         vocab, dim, batch, mask_stride, KIND: tl.constexpr, MASS: tl.constexpr, FOURS: tl.constexpr, WIDEN: tl.constexpr,
+         BLOCK_V: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_B: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """``high [batch, vocab]`` float32; ``tile_at [5, batch, tiles]`` float32: of each tile the largest upper end, the largest
-    lower end; MASS: a shift, the sum over it of ``exp(f(z) / T)`` by estimates, and how far ``f(z) / T`` can be off. SAMPLE
-    with MASS: and ``exponent_at [batch, vocab]`` float32, ``f(z) / T`` but for an affine map's shift.
+    lower end; MASS: a shift, the sum over it of ``exp(f(z) / T)`` by estimates, and how far ``f(z) / T`` can be off; and
+    where there is one ``exponent_at [batch, vocab]`` float32, ``f(z) / T`` but for an affine map's shift.
 
     ``facts``  float64: the unit of rounding, the link's steepest slope, 1, the link's rounding;  ``heat_at``  the temperature.
     All is in float32, whose rounding has its place in the ends: registers for float64 would not suffice.
@@ -239,10 +205,12 @@ def scan(weight, scale, bias, slack, x, lengths, mask, link, facts, heat_at, num
         tl.store(row + 2 * plane, shift, mask=known)
         tl.store(row + 3 * plane, tl.sum(tl.exp(exponent - shift[None, :]), 0), mask=known)
         tl.store(row + 4 * plane, tl.max(tl.where(there, around, 0.0), 0), mask=known)
-    if SAMPLE:
-        if MASS:
+        if exponent_at is not None:
             tl.store(exponent_at + column, exponent, mask=inside)
-        drawn = words_of_tile((numbers + b.to(tl.int64) * 5)[None, :], tile * BLOCK_V, known[None, :], BLOCK_V, FOURS)
+    if numbers is not None:
+        at = 4 * tl.arange(0, BLOCK_V // 4) if FOURS else tl.arange(0, BLOCK_V)
+        ids = (tile * BLOCK_V).to(tl.int64) + at[:, None] + 0 * known[None, :].to(tl.int64)
+        drawn = words((numbers + b.to(tl.int64) * 5)[None, :], ids, known[None, :], 0, FOURS)
         above, below = gumbel_ends(drawn)
         high, low = warm + around + above, warm - around + below
     else:
@@ -345,27 +313,42 @@ def scores(weight, bias, x, mask, place, i, dim, ROWS: tl.constexpr, BLOCK_D: tl
     return tl.where(asked, total, float("-inf"))
 
 
-@triton.jit(do_not_specialize=["count", "stride", "mask_stride"])
-def exact(weight, bias, x, ids, count_at, mask, link, heat_at, numbers, logits_at, keys_at, dim, count, stride, mask_stride,
-          KIND: tl.constexpr, SAMPLE: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
-    """Logits ``[batch, count]`` of ``ids`` int64, whose rows are ``stride`` apart (0: one row for all); -inf for -1 and for
-    what a mask takes out. ``count_at [batch]``: only of as many ids as it says. SAMPLE: and ``f(z) / T + gumbel``."""
+@triton.jit
+def keyed(z, i, numbers, link, heat_at, KIND: tl.constexpr):
+    """``f(z) / T`` of float64 logits, -inf staying, and with the ``numbers`` of a row the Gumbels of ``i``."""
+    here = z > float("-inf")
+    key = linked(tl.where(here, z, 0.0), link, KIND) / tl.load(heat_at)
+    if numbers is not None:
+        key += gumbel(numbers + 0 * i, tl.where(here, i, 0), here)
+    return tl.where(here, key, float("-inf"))
+
+
+@triton.jit(do_not_specialize=["count", "mask_stride"])
+def exact(weight, bias, x, ids, count_at, mask, link, heat_at, numbers, logits_at, keys_at, dim, count, mask_stride,
+          KIND: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr):  # fmt: skip
+    """Logits ``[batch, count]`` of ``ids`` int64 likewise (of all classes, where that is None), -inf for -1 and for what a mask
+    takes out; without a ``weight``, those that are there. ``count_at [batch]``: only of as many ids as it says. ``keys_at``:
+    and ``f(z) / T``, with ``numbers`` ``+ gumbel_i``."""
     b, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    there = place < count
+    there, at = place < count, b * count + place
     if count_at is not None:
         there = there & (place < tl.load(count_at + b))
-    i = tl.load(ids + b * stride + place, mask=there, other=-1)
+    i = tl.where(there, place, -1).to(tl.int64)
+    if ids is not None:
+        i = tl.load(ids + at, mask=there, other=-1)
+    mine = None if numbers is None else numbers + b * 5
     z = tl.full((ROWS,), float("-inf"), tl.float64)
     key = z
-    if tl.max(i, 0) >= 0:  # most blocks of candidates are empty
-        z = scores(weight, bias, x + b * dim, mask, b * mask_stride, i, dim, ROWS, BLOCK_D)
-        if SAMPLE:
-            here = z > float("-inf")
-            drawn = gumbel(numbers + b * 5 + place * 0, tl.where(here, i, 0), here)
-            key = tl.where(here, linked(tl.where(here, z, 0.0), link, KIND) / tl.load(heat_at) + drawn, key)
-    tl.store(logits_at + b * count + place, z, mask=place < count)
-    if SAMPLE:
-        tl.store(keys_at + b * count + place, key, mask=place < count)
+    if weight is None:
+        key = keyed(tl.load(logits_at + at, mask=there, other=float("-inf")), i, mine, link, heat_at, KIND)
+    else:
+        if tl.max(i, 0) >= 0:  # most blocks of candidates are empty
+            z = scores(weight, bias, x + b * dim, mask, b * mask_stride, i, dim, ROWS, BLOCK_D)
+            if keys_at is not None:
+                key = keyed(z, i, mine, link, heat_at, KIND)
+        tl.store(logits_at + at, z, mask=place < count)
+    if keys_at is not None:
+        tl.store(keys_at + at, key, mask=place < count)
 
 
 @triton.jit(do_not_specialize=["room", "k", "vocab", "base", "eps"])
@@ -489,42 +472,19 @@ def said(logits, lse_at, error_at, bad, link, log_probs_at, lse_out, error_out, 
     wrong = tl.load(bad + b) != 0
     lse, error = tl.load(lse_at + b), tl.load(error_at + b)
     lse, error = tl.where(wrong, float("nan"), lse), tl.where(wrong, float("inf"), error)
-    finite = tl.abs(lse) < float("inf")
-    lost = tl.zeros((BLOCK,), tl.float64)
-    if SINGLE:
-        known = tl.where(finite, lse, 0.0)
-        lost += tl.abs(known.to(tl.float32).to(tl.float64) - known)
+    known = tl.where(tl.abs(lse) < float("inf"), lse, 0.0)
+    lost = tl.zeros((BLOCK,), tl.float64) + tl.abs(known.to(tl.float32).to(tl.float64) - known)
     for start in range(0, count, BLOCK):
         place = start + tl.arange(0, BLOCK)
         z = tl.load(logits + b * count + place, mask=place < count, other=float("-inf"))
         some = z > float("-inf")
-        value = tl.where(some, linked(tl.where(some, z, 0.0), link, KIND) - tl.where(finite, lse, 0.0), float("-inf"))
+        value = tl.where(some, linked(tl.where(some, z, 0.0), link, KIND) - known, float("-inf"))
         value = tl.where(wrong, float("nan"), value)
-        if SINGLE:
-            kept = tl.where(tl.abs(value) < float("inf"), value, 0.0)
-            lost = tl.maximum(lost, tl.abs(kept.to(tl.float32).to(tl.float64) - kept))
-            tl.store(log_probs_at + b * count + place, value.to(tl.float32), mask=place < count)
-        else:
-            tl.store(log_probs_at + b * count + place, value, mask=place < count)
+        kept = tl.where(tl.abs(value) < float("inf"), value, 0.0)
+        lost = tl.maximum(lost, tl.abs(kept.to(tl.float32).to(tl.float64) - kept))
+        tl.store(log_probs_at + b * count + place, value, mask=place < count)  # in the type that there is place for
     if SINGLE:
         error += tl.max(lost, 0)
-        tl.store(lse_out + b, lse.to(tl.float32))
-        tl.store(error_out + b, tl.where(error > 0.0, (error * 1.0000002384185791 + 1e-37).to(tl.float32), 0.0))
-    else:
-        tl.store(lse_out + b, lse)
-        tl.store(error_out + b, error)
-
-
-@triton.jit(do_not_specialize=["count", "stride"])
-def keys(numbers, ids, logits, link, heat_at, out, count, stride,
-         KIND: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """``f(z) / T [batch, count]`` of float64 logits, -inf staying; SAMPLE: and the Gumbels of ``ids`` int64, whose rows are
-    ``stride`` apart."""
-    b, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    z = tl.load(logits + b * count + place, mask=place < count, other=float("-inf"))
-    here = z > float("-inf")
-    key = linked(tl.where(here, z, 0.0), link, KIND) / tl.load(heat_at)
-    if SAMPLE:
-        i = tl.load(ids + b * stride + place, mask=here, other=0)
-        key += gumbel(numbers + b * 5 + place * 0, i, here)
-    tl.store(out + b * count + place, tl.where(here, key, float("-inf")), mask=place < count)
+        error = tl.where(error > 0.0, error * 1.0000002384185791 + 1e-37, 0.0)
+    tl.store(lse_out + b, lse)
+    tl.store(error_out + b, error)

@@ -1,10 +1,16 @@
-"""A layer on a device, and what is read there: a scan of its rows or its codes, exact rows, Gumbels, the link.
+"""A layer on a device, and what is read there: a scan of its rows or its codes, exact rows, the link and the noise.
 
     matrix.rows(call)   ->  upper ends of all classes [batch, vocab], sums of exponentials    (matrix.codes(call): the same)
-    matrix.exact(call, ids)  ->  float64 logits [batch, m]
-    matrix.keys(call, logits)  ->  f(logits) / T,  and with ids=: their Gumbels
+    matrix.exact(call, ids)  ->  float64 logits [batch, m]          matrix.keys(call, logits)  ->  f(logits) / T
 
-Every shape follows from those of the arguments, and nothing waits for the host.
+Every shape follows from those of the arguments, and nothing waits for the host. A row's int8 codes depend on that row alone::
+
+    s_i = max_j |w_ij| / 127 (float32)      c_i = round(w_i / s_i)      e_i = ‖w_i - s_i c_i‖, rounded up
+
+    |<w_i, x> - s_i <c_i, x>|  =  |<w_i - s_i c_i, x>|  <=  e_i ‖x‖                          (Cauchy-Schwarz)
+
+The query is not coded. What is added for the arithmetic of ``s_i <c_i, x>`` in float32 is that of any row, of length
+``‖s_i c_i‖ <= ‖w_i‖ + e_i``: see :func:`unit`.
 """
 
 from __future__ import annotations
@@ -16,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.dtypes import UNIT
-from headlong.engines.device.codes import AT_ONCE, coded
 from headlong.engines.device.memory import INTERPRETER, Tensor, place_of, rounded_up, tensor_of
 from headlong.errors import NonFiniteError
 from headlong.layers.matrix import Layer
@@ -24,34 +29,27 @@ from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import lowering_error
 from headlong.links.base import FORMS
 
+AT_ONCE = 1 << 24
+"""Weights, or logits of all classes, that are held in float64 at once."""
 EXP32 = 2.0**-15
 """What float32 exponentials and their sum over one tile can take from a log-normaliser, in nats: a few times 2^-18."""
 
 
 class Tiles(NamedTuple):
-    """What one program takes: ``classes`` of a scan, ``columns`` of a row at a time, exact ``rows`` and
-    columns (``wide``) of them, ``keys``, ``tiles`` of a row's facts, ``group`` tiles to search for candidates, ``weighed``
-    classes at a time."""
+    """What one program takes."""
 
-    classes: int = 64
-    columns: int = 64
-    rows: int = 16
-    wide: int = 128
+    classes: int = 64  # of a scan
+    columns: int = 64  # of their rows at a time
+    rows: int = 16  # in float64
+    wide: int = 128  # columns of those
     keys: int = 128
-    tiles: int = 1024
-    group: int = 32
-    weighed: int = 256
+    tiles: int = 1024  # whose facts are merged
+    group: int = 32  # tiles that are searched for candidates
+    weighed: int = 256  # classes
 
 
 INTERPRETED = Tiles(classes=256, rows=256, wide=64, keys=1024)
 """The interpreter pays for each operation, not for its size."""
-
-
-def shape_of(batch: int, widened: bool, sample: bool) -> tuple[int, int]:
-    """Queries that a program of a scan reads for, one or as many as a matrix product takes, and blocks of columns on their way
-    at once: as it was fastest on an H200."""
-    queries = 1 if batch <= 1 else 16 if batch <= 16 else 64 if widened and not sample else 32
-    return queries, 4 if queries > 1 and not (widened or sample) else 3
 
 
 def unit(dim: int, columns: int, product: bool, widened: bool = False) -> float:
@@ -65,14 +63,35 @@ def unit(dim: int, columns: int, product: bool, widened: bool = False) -> float:
     return 1.01 * (columns * (2.0**-22 if product else 2.0**-24) + cut + (-(-dim // columns) + 12) * 2.0**-24)
 
 
+class Codes(NamedTuple):
+    """``codes [vocab, dim]`` int8, ``scale, error [vocab]`` float32: a row is within ``error`` of ``scale * codes``."""
+
+    codes: Tensor
+    scale: Tensor
+    error: Tensor
+
+
+def coded(torch: Tensor, weight: Tensor) -> Codes:
+    """The codes of ``weight [vocab, dim]``, where it lies. A row of zeros, or one too small for a scale, is all error."""
+    parts = []
+    for rows in weight.split(max(1, AT_ONCE // weight.shape[1])):
+        wide = rows.double()
+        scale = (wide.abs().amax(dim=1) / 127).float()
+        step = scale.double()[:, None]
+        whole = torch.where(step > 0, wide / step, 0.0).clamp(-127, 127).round()
+        # float64's own rounding: of each product, relative to the row
+        error = torch.linalg.vector_norm(wide - step * whole, dim=1) + 1e-14 * torch.linalg.vector_norm(wide, dim=1)
+        parts.append(Codes(whole.to(torch.int8), scale, rounded_up(error)))
+    return Codes(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
 class Read(NamedTuple):
-    """What a scan leaves: ``high [batch, vocab]``, ``exponents`` likewise where asked for, ``facts [5, batch, tiles]`` of tiles
-    of ``classes``; ``bytes`` a query; whether it was of ``every`` stored row, and asked for the ``mass``."""
+    """What a scan leaves: ``high [batch, vocab]``, ``exponents`` likewise where asked for, ``facts [5, batch, tiles]``;
+    ``bytes`` a query; whether it was of ``every`` stored row, and asked for the ``mass``."""
 
     high: Tensor
-    exponents: Tensor
+    exponents: Tensor | None
     facts: Tensor
-    classes: int
     bytes: float
     every: bool
     mass: bool
@@ -101,29 +120,25 @@ class Scan:
 
     def __call__(self, call: Any, *, sample: bool = False, mass: bool = True) -> Read:
         """``high``: upper ends of ``z``, or of ``f(z) / T + gumbel`` for a ``sample``; ``mass``, facts: see the kernel."""
-        owner, torch, batch, widened = self.owner, self.owner.torch, call.batch, self.widened(call.narrow)
-        (queries, stages), classes = shape_of(batch, widened, sample), owner.tiles.classes
-        product = queries > 1
+        owner, batch, classes, x = self.owner, call.batch, self.owner.tiles.classes, call.narrow
+        # The interpreter takes bfloat16 for bits.
+        native = (owner.torch.float16,) if owner.tiles is INTERPRETED else (owner.torch.float16, owner.torch.bfloat16)
+        # Products need float32, but where x has 16 bits and so have the rows, or codes, which both types hold.
+        widened = x.dtype not in native or self.weight.dtype not in (x.dtype, owner.torch.int8)
+        # Queries that a program reads for, and blocks of columns on their way at once: as it was fastest on an H200.
+        queries = 1 if batch <= 1 else 16 if batch <= 16 else 64 if widened and not sample else 32
+        product, stages = queries > 1, 4 if queries > 1 and not (widened or sample) else 3
         tiles, form = -(-owner.vocab // classes), (product, product and widened)
-        high = torch.empty((batch, owner.vocab), dtype=torch.float32, device=owner.device)
-        exponents = torch.empty_like(high) if sample and mass else high
-        facts = torch.empty((5, batch, tiles), dtype=torch.float32, device=owner.device)
-        if batch:
-            owner.kernels.scan[(-(-batch // queries), tiles)](
-                self.weight, self.scale, owner.bias, self.slacks[form], call.narrow, call.length, call.mask, owner.link,
-                self.facts[form], call.heat, call.numbers, high, exponents, facts, owner.vocab, owner.dim, batch,
-                call.mask_stride, KIND=owner.kind, SAMPLE=sample, MASS=mass, FOURS=call.fours, WIDEN=widened,
-                BLOCK_V=classes, BLOCK_D=owner.tiles.columns if product else self.columns, BLOCK_B=queries, STAGES=stages,
-            )  # fmt: skip
+        high, facts = owner.new(batch, owner.vocab, kind="float32"), owner.new(5, batch, tiles, kind="float32")
+        exponents = owner.torch.empty_like(high) if sample and mass else None
+        owner.launch(
+            "scan", (-(-batch // queries), tiles), self.weight, self.scale, owner.bias, self.slacks[form], x, call.length,
+            call.mask, owner.link, self.facts[form], call.heat, call.numbers if sample else None, high, exponents,
+            facts, owner.vocab, owner.dim, batch, call.mask_stride, KIND=owner.kind, MASS=mass, FOURS=call.fours, WIDEN=widened,
+            BLOCK_V=classes, BLOCK_D=owner.tiles.columns if product else self.columns, BLOCK_B=queries, STAGES=stages,
+        )  # fmt: skip
         each = owner.vocab * self.bytes / min(max(1, batch), queries)
-        return Read(high, exponents, facts, classes, each, self.scale is None, mass)
-
-    def widened(self, x: Tensor) -> bool:
-        """Whether products need float32: not where x has 16 bits and so have the rows, or codes, which both types hold. (The
-        interpreter takes bfloat16 for bits.)"""
-        torch = self.owner.torch
-        native = (torch.float16,) if self.owner.tiles is INTERPRETED else (torch.float16, torch.bfloat16)
-        return x.dtype not in native or self.weight.dtype not in (x.dtype, torch.int8)
+        return Read(high, exponents, facts, each, self.scale is None, mass)
 
 
 class DeviceMatrix:
@@ -138,9 +153,10 @@ class DeviceMatrix:
         self.weight = self.tensor(layer.weight) if there is None else there.to(self.device).contiguous()
         self.bias = None if layer.bias is None else self.tensor(layer.bias)
         self.cold = self.tensor(np.ones(1))
-        lowered = link.lowered()
+        lowered: Any = link.lowered()
         self.kind, self.steepest = FORMS.index(lowered[0]), link.steepest * (1 + 2.0**-20)
-        self.link = self.tensor(_link_numbers(lowered))
+        ends = [*lowered[4:6], len(lowered[3]) - 1.0, *lowered[3]] if lowered[0] == "table" else []
+        self.link = self.tensor(np.array([*lowered[1:3], *ends], np.float64))
         self.more = self.tensor(np.array([2 * EXP32 + 2 * lowering_error(link)]))
         lengths = self._lengths()
         self.longest, self.largest = float(lengths.max()), 0.0 if self.bias is None else float(self.bias.abs().max())
@@ -160,110 +176,98 @@ class DeviceMatrix:
             raise NonFiniteError(f"weight row {row} holds NaN or infinity, or is too long for float32; repair or rescale it")
         return found
 
-    def merged(self, read: Read, call: Any, k: int, mass: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``lse, error [batch]`` of a scan (anything without ``mass``), the ``bar`` of the k best, and a ``count`` of zero."""
-        torch, batch = self.torch, call.batch
-        lse, error = torch.empty((2, batch), dtype=torch.float64, device=self.device)
-        bar = torch.empty(batch, dtype=torch.float32, device=self.device)
-        count = torch.empty(batch, dtype=torch.int32, device=self.device)
-        if batch:
-            self.kernels.merge[(batch,)](
-                read.facts, call.flags, self.link, call.heat, self.more, lse, error, bar, count, batch, read.tiles, k,
-                KIND=self.kind, MASS=mass, BLOCK=self.tiles.tiles,
-            )  # fmt: skip
+    def new(self, *shape: int, kind: str = "float64") -> Tensor:
+        return self.torch.empty(shape, dtype=getattr(self.torch, kind), device=self.device)
+
+    def launch(self, kernel: str, grid: tuple[int, ...], *given: Any, **fixed: Any) -> None:
+        """Nothing, where there is nothing to do."""
+        if all(grid):
+            getattr(self.kernels, kernel)[grid](*given, **fixed)
+
+    def merged(self, read: Read, call: Any, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``lse, error [batch]`` of a scan (anything without the mass), the ``bar`` of the k best, and a ``count`` of zero."""
+        batch, (lse, error) = call.batch, self.new(2, call.batch)
+        bar, count = self.new(batch, kind="float32"), self.new(batch, kind="int32")
+        self.launch(
+            "merge", (batch,), read.facts, call.flags, self.link, call.heat, self.more, lse, error, bar, count, batch,
+            read.tiles, k, KIND=self.kind, MASS=read.mass, BLOCK=self.tiles.tiles,
+        )  # fmt: skip
         return lse, error, bar, count
 
-    def collected(self, read: Read, call: Any, bar: Tensor, count: Tensor, room: int) -> Tensor:
-        """``ids [batch, room]`` of the classes that reach the bar, ``count`` of them in any order, then anything."""
-        torch, group = self.torch, self.tiles.group if call.batch > 16 else self.tiles.group // 4  # to fill the GPU
-        ids = torch.empty((call.batch, room), dtype=torch.int64, device=self.device)
-        if call.batch and room:
-            self.kernels.collect[(call.batch, -(-read.tiles // group))](
-                read.high, read.facts, bar, count, ids, self.vocab, read.tiles, room, BLOCK_V=read.classes, GROUP=group
-            )
-        return ids
+    def exact(self, call: Any, ids: Any = None, *, sample: bool = False, counts: Any = None) -> tuple[Tensor, Tensor]:
+        """Logits ``[batch, m]`` in float64 of ``ids [batch, m]`` (None: of all classes), and their keys: ``f(z) / T + gumbel``
+        for a ``sample``, else the logits. -inf for -1 and for what the mask takes out. ``counts [batch]``: so many count."""
+        count, block = self.vocab if ids is None else ids.shape[1], self.tiles.rows
+        logits = self.new(call.batch, count)
+        keys = self.torch.empty_like(logits) if sample else None
+        self.launch(
+            "exact", (call.batch, -(-count // block)), self.weight, self.bias, call.x,
+            ids if ids is None else ids.contiguous(), counts, call.mask, self.link, call.heat,
+            call.numbers if sample else None, logits, keys, self.dim, count, call.mask_stride,
+            KIND=self.kind, ROWS=block, BLOCK_D=self.tiles.wide,
+        )  # fmt: skip
+        return logits, logits if keys is None else keys
 
-    def exact(self, call: Any, ids: Tensor, *, sample: bool = False, counts: Any = None) -> tuple[Tensor, Tensor]:
-        """Logits ``[batch, m]`` in float64 of ``ids [batch or 1, m]`` int64, and their keys: ``f(z) / T + gumbel`` for a
-        ``sample``, else the logits. -inf for -1 and for what the mask takes out. ``counts [batch]``: so many are there."""
-        (rows, count), torch, block = ids.shape, self.torch, self.tiles.rows
-        stride = count if rows > 1 or call.batch == 1 else 0
-        logits = torch.empty((call.batch, count), dtype=torch.float64, device=self.device)
-        keys = torch.empty_like(logits) if sample else logits
-        if call.batch and count:
-            self.kernels.exact[(call.batch, -(-count // block))](
-                self.weight, self.bias, call.x, ids.contiguous(), counts, call.mask, self.link, call.heat, call.numbers,
-                logits, keys, self.dim, count, stride, call.mask_stride,
-                KIND=self.kind, SAMPLE=sample, ROWS=block, BLOCK_D=self.tiles.wide,
-            )  # fmt: skip
-        return logits, keys
+    def keys(self, call: Any, logits: Tensor, ids: Any = None, *, sample: bool = False) -> Tensor:
+        """``f(z) / T [batch, m]`` of float64 logits, for a ``sample`` with the Gumbels of ``ids`` (None: of all classes)."""
+        (batch, count), block, out = logits.shape, self.tiles.keys, self.torch.empty_like(logits)
+        self.launch(
+            "exact", (batch, -(-count // block)), None, None, None, ids if ids is None else ids.contiguous(), None, None,
+            self.link, call.heat, call.numbers if sample else None, logits.contiguous(), out, 0, count, 0,
+            KIND=self.kind, ROWS=block, BLOCK_D=1,
+        )  # fmt: skip
+        return out
 
-    def ordered(
-        self, call: Any, ids: Tensor, logits: Tensor, keys: Tensor, counts: Tensor, error: Tensor, k: int,
-        *, eps: float, bytes_each: float, every: bool,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        """``ids, logits, keys [batch, k]`` of the largest keys, equal ones by id, of the first ``counts`` of each row; ``rows,
-        read [batch]``, what that cost beside ``bytes_each``; ``sure``: there was room for all; ``open``: there was not, or
-        ``error`` is above ``eps``; ``every``."""
-        torch, (batch, room), block = self.torch, ids.shape, 64
-        best = torch.empty((batch, k), dtype=torch.int64, device=self.device)
-        of_best = torch.empty((2, batch, k), dtype=torch.float64, device=self.device)
-        rows, flags = best.new_empty(batch), torch.empty((3, batch), dtype=torch.int8, device=self.device)
-        read = of_best.new_empty(batch)
-        if batch:
-            self.kernels.order[(batch, max(1, -(-room // block)))](
-                ids, logits, keys, counts, call.flags, error, best, of_best[0], of_best[1], rows, read, flags, room, k,
-                self.vocab, self.row_bytes, bytes_each, eps * (1 - 2.0**-23), EVERY=every, BLOCK=block,
-            )  # fmt: skip
-        return best, of_best[0], of_best[1], rows, read, *flags.view(torch.bool)
+    def best(self, read: Read, call: Any, k: int, room: int, eps: float, sample: bool) -> tuple[Tensor, ...]:
+        """What ``Found`` has: the k best of a scan with ``room`` for candidates; open where that was too little, or
+        where the error is above ``eps``."""
+        lse, error, bar, counts = self.merged(read, call, k)
+        batch, group = call.batch, self.tiles.group if call.batch > 16 else self.tiles.group // 4  # to fill the GPU
+        found, best = self.new(batch, room, kind="int64"), self.new(batch, k, kind="int64")
+        self.launch(
+            "collect", (batch if room else 0, -(-read.tiles // group)), read.high, read.facts, bar, counts, found, self.vocab,
+            read.tiles, room, BLOCK_V=self.tiles.classes, GROUP=group,
+        )  # fmt: skip
+        rows, cost, flags = self.new(batch, kind="int64"), self.new(batch), self.new(3, batch, kind="int8")
+        logits, keys = self.new(2, batch, k)
+        self.launch(
+            "order", (batch, max(1, -(-room // 64))), found, *self.exact(call, found, sample=sample, counts=counts), counts,
+            call.flags, error, best, logits, keys, rows, cost, flags, room, k, self.vocab, self.row_bytes, read.bytes,
+            eps * (1 - 2.0**-23), EVERY=read.every, BLOCK=64,
+        )  # fmt: skip
+        return best, logits, keys, lse, error, rows, cost, *flags.view(self.torch.bool)
 
     def picked(self, call: Any, read: Read, tried: Any, top_p: float, told: Any = None) -> tuple[Tensor, ...]:
         """``ids, logits, keys [batch, 1]`` of the first of the classes ``tried`` that is in the nucleus, ``flags [2, batch]``:
         it is proved, it is open. By the ends of a scan; given what these ``told``, those that are open in float64."""
-        torch, (batch, k), tiles, exact = self.torch, tried.ids.shape, self.tiles, told is not None
-        new, keys = tried.ids.new_empty((batch, 1)), tried.keys.new_empty((2, batch, 1))
-        kept: tuple[Tensor, ...] = told or (new, *keys, tried.sure.new_empty((2, batch)))
+        (batch, k), tiles, exact = tried.ids.shape, self.tiles, told is not None
+        if told is None:
+            told = self.new(batch, 1, kind="int64"), *self.new(2, batch, 1), self.new(2, batch, kind="bool")
         rows, many, share = tiles.rows if exact else tiles.weighed, max(2, 1 << (k - 1).bit_length()), float(np.float32(top_p))
         blocks = -(-self.vocab // (4 * tiles.weighed))
-        sums = torch.empty((batch, blocks, 2, many), dtype=torch.float64, device=self.device)
-        if batch:
-            self.kernels.weigh[(batch, blocks)](
-                self.weight, self.bias, call.x, call.mask, read.exponents, read.facts[4], tried.ids, tried.logits, tried.lse,
-                self.link, call.heat, kept[3][1], sums, self.vocab, self.dim, read.tiles, k, call.mask_stride, share,
-                top_p - share, EXACT=exact, KIND=self.kind, CLASSES=read.classes, ROWS=rows,
-                STEPS=4 * tiles.weighed // rows, TRIED=many, BLOCK_D=tiles.wide,
-            )  # fmt: skip
-            self.kernels.pick[(batch,)](
-                sums, tried.ids, tried.logits, tried.keys, call.flags, tried.sure, *kept, tried.rows, tried.read, tried.whole,
-                blocks, k, self.vocab, self.row_bytes, EXACT=exact, TRIED=many, BLOCK=32,
-            )  # fmt: skip
-        return kept
+        sums = self.new(batch, blocks, 2, many)
+        self.launch(
+            "weigh", (batch, blocks), self.weight, self.bias, call.x, call.mask, read.exponents, read.facts[4], tried.ids,
+            tried.logits, tried.lse, self.link, call.heat, told[3][1], sums, self.vocab, self.dim, read.tiles, k,
+            call.mask_stride, share, top_p - share, EXACT=exact, KIND=self.kind, CLASSES=tiles.classes, ROWS=rows,
+            STEPS=4 * tiles.weighed // rows, TRIED=many, BLOCK_D=tiles.wide,
+        )  # fmt: skip
+        self.launch(
+            "pick", (batch,), sums, tried.ids, tried.logits, tried.keys, call.flags, tried.sure, *told, tried.rows, tried.read,
+            tried.whole, blocks, k, self.vocab, self.row_bytes, EXACT=exact, TRIED=many, BLOCK=32,
+        )  # fmt: skip
+        return tuple(told)
 
     def said(self, call: Any, logits: Tensor, lse: Tensor, error: Tensor, *, single: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``log_probs [batch, m], lse, error [batch]``, in float32 with its rounding in the error if ``single``; NaN and
         infinity for rows that are no numbers."""
-        torch, (batch, count) = self.torch, logits.shape
-        kind = torch.float32 if single else torch.float64
-        log_probs = torch.empty((batch, count), dtype=kind, device=self.device)
-        both = torch.empty((2, batch), dtype=kind, device=self.device)
-        if batch:
-            self.kernels.said[(batch,)](
-                logits, lse, error, call.flags, self.link, log_probs, both[0], both[1], count,
-                KIND=self.kind, SINGLE=single, BLOCK=128,
-            )  # fmt: skip
+        (batch, count), kind = logits.shape, "float32" if single else "float64"
+        log_probs, both = self.new(batch, count, kind=kind), self.new(2, batch, kind=kind)
+        self.launch(
+            "said", (batch,), logits, lse, error, call.flags, self.link, log_probs, *both, count,
+            KIND=self.kind, SINGLE=single, BLOCK=128,
+        )  # fmt: skip
         return log_probs, both[0], both[1]
-
-    def keys(self, call: Any, logits: Tensor, ids: Any = None) -> Tensor:
-        """``f(z) / T [batch, m]`` of float64 logits, and with ``ids [batch or 1, m]`` their Gumbels; -inf stays."""
-        (batch, count), block = logits.shape, self.tiles.keys
-        out = self.torch.empty_like(logits)
-        if batch and count:
-            stride = 0 if ids is None or len(ids) < batch else count
-            self.kernels.keys[(batch, -(-count // block))](
-                call.numbers, ids if ids is None else ids.contiguous(), logits.contiguous(), self.link, call.heat, out,
-                count, stride, KIND=self.kind, SAMPLE=ids is not None, BLOCK=block,
-            )  # fmt: skip
-        return out
 
     def rounding(self, call: Any) -> Tensor:
         """How far the float64 logit of any class can be from the real number, ``[batch]``."""
@@ -280,10 +284,3 @@ class DeviceMatrix:
         size = link.steepest * (self.longest * call.length.double() + self.largest) + 2 * link.offset
         logits = link.steepest * self.rounding(call) + 2 * lowering_error(link)
         return logits + (size + lse.abs().nan_to_num(posinf=0.0)) * 4 * LINK_ROUNDING + (self.vocab + 16) * UNIT
-
-
-def _link_numbers(lowered: Any) -> Any:
-    if lowered[0] != "table":
-        return np.array(lowered[1:3], np.float64)
-    _, start, step, values, left, right, _ = lowered
-    return np.concatenate([np.array([start, step, left, right, len(values) - 1.0]), values])
