@@ -107,7 +107,7 @@ class Scan {
         if (part.best.full()) raise_to(threshold, part.best.worst());
         int32_t ids[kChunk];
         float kept[kChunk], upper[kChunk];
-        const int64_t came = e_.kernels->survivors(est, rad, n, threshold.load(std::memory_order_relaxed), static_cast<int32_t>(first), ids, kept, upper);
+        const int64_t came = e_.kernels->candidates(est, rad, n, threshold.load(std::memory_order_relaxed), static_cast<int32_t>(first), ids, kept, upper);
         for (int64_t i = 0; i < came; ++i) part.reached.push_back({ids[i], kept[i], upper[i]});
         return true;
     }

@@ -49,7 +49,7 @@ int64_t lower_above(const float* est, const float* rad, int64_t n, float floor, 
     return count;
 }
 
-int64_t survivors(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids, float* kept,
+int64_t candidates(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids, float* kept,
                   float* upper) {
     int64_t count = 0;
     const __m512 least = _mm512_set1_ps(tau);
@@ -76,7 +76,7 @@ const uint64_t avx512_features = compiled_features();
 const Kernels* avx512_kernels() {
     static constexpr Kernels table = [] {
         Kernels own = table_of("avx512vnni");
-        own.lower_above = lower_above, own.survivors = survivors;
+        own.lower_above = lower_above, own.candidates = candidates;
         return own;
     }();
     return &table;

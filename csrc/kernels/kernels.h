@@ -117,7 +117,7 @@ struct Kernels {
     int64_t (*lower_above)(const float* est, const float* rad, int64_t n, float floor, float* out);
 
     // Classes with est + rad >= tau: their ids (first + position), estimates and upper ends.
-    int64_t (*survivors)(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids,
+    int64_t (*candidates)(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids,
                          float* kept, float* upper);
 
     // The high words of the Philox4x32-10 noise of classes first .. first + n - 1 (first a multiple of 4).

@@ -57,7 +57,7 @@ std::vector<Candidate> largest_of(const Kernels& kernels, const Scratch<float>& 
         const float least = own.size() == most ? own.front().upper : floor;
         if (largest[c] < least) return;
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
-        const int64_t came = kernels.survivors(&values[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
+        const int64_t came = kernels.candidates(&values[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
         for (int64_t i = 0; i < came; ++i) {
             own.push_back({kept[i], ids[i]});
             if (own.size() > most) {  // a heap, the worst in front
@@ -137,7 +137,7 @@ bool find_best(const Executor& e, Estimates& all, int64_t k, int threads, std::v
         int32_t ids[kChunk];
         float kept[kChunk], upper[kChunk];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
-        const int64_t came = e.kernels->survivors(&all.est[first], &all.rad[first], n, from, static_cast<int32_t>(first), ids, kept, upper);
+        const int64_t came = e.kernels->candidates(&all.est[first], &all.rad[first], n, from, static_cast<int32_t>(first), ids, kept, upper);
         for (int64_t i = 0; i < came; ++i) each[t].push_back({upper[i], ids[i]});
     });
     open = joined(each);

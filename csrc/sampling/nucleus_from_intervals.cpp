@@ -67,7 +67,7 @@ bool widest_sides(const Executor& e, const Weighed& w, double claim, double targ
         int32_t own[kChunk];
         float kept[kChunk], upper[kChunk];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
-        const int64_t came = e.kernels->survivors(&w.gap[first], none, n, floor, static_cast<int32_t>(first), own, kept, upper);
+        const int64_t came = e.kernels->candidates(&w.gap[first], none, n, floor, static_cast<int32_t>(first), own, kept, upper);
         each[t].insert(each[t].end(), own, own + came);
     });
     std::vector<double> below(kBins + 1, 0.0), prices(kBins, 0.0);

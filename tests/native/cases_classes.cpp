@@ -1,4 +1,4 @@
-// What follows a scan: radii, intervals, survivors, noise, and losses of a row of logits.
+// What follows a scan: radii, intervals, candidates, noise, and losses of a row of logits.
 #include <cmath>
 #include <limits>
 
@@ -94,10 +94,10 @@ void choices(Check& check) {
     Noise& noise = check.noise();
     Classes c = some_classes(noise, true);
     const float edge = noise.uniform(-8, 8);
-    check.exact("survivors", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.exact("candidates", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<int32_t> ids(c.n);
         std::vector<float> kept(c.n), upper(c.n);
-        const int64_t count = k.survivors(c.est.data(), c.rad.data(), c.n, edge, 640, ids.data(), kept.data(), upper.data());
+        const int64_t count = k.candidates(c.est.data(), c.rad.data(), c.n, edge, 640, ids.data(), kept.data(), upper.data());
         put(out, count);
         put(out, ids.data(), count), put(out, kept.data(), count), put(out, upper.data(), count);
     });

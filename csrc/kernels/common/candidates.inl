@@ -71,7 +71,7 @@ inline int64_t lower_above_of(const float* est, const float* rad, int64_t n, flo
     return count;
 }
 
-inline int64_t survivors_of(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids, float* kept,
+inline int64_t candidates_of(const float* est, const float* rad, int64_t n, float tau, int32_t first, int32_t* ids, float* kept,
                      float* upper) {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i += LANES) {
