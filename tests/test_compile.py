@@ -10,11 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headlong
 import headlong as hl
 from headlong import native
 from headlong.engines.method_choice import LEAST_NUMBERS, MOST_DIM, UNTIMED, choose
 from headlong.engines.reference.gumbel import gumbels
-from headlong.errors import HeadlongError, InputError, MissingPackageError, NonFiniteError, OptionError, ShapeError
+from headlong.errors import (
+    HeadlongError,
+    InputError,
+    MissingPackageError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+)
 from headlong.layers.matrix import Layer
 from oracle import check_draw, check_topk, check_within, truth
 from thinned import ALL
@@ -148,16 +156,8 @@ def test_a_trained_layer(
             check_draw(exact.logits[b], exact.exponents[b], gumbels(4, b, 0, classes), cut, *won)
 
 
-@pytest.mark.parametrize(
-    ("function", "method", "options"),
-    [
-        ("eigh", "codes", {"blocks": True}),
-        ("inv", "codes", {"blocks": True}),
-    ],
-)
-def test_a_library_that_computes_nan_is_told_of(
-    monkeypatch: pytest.MonkeyPatch, function: str, method: str, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("function", ["eigh", "inv"])
+def test_a_library_that_computes_nan_is_told_of(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     """As OpenBLAS's SVE kernels did under emulation: answers were id -1."""
     usual = getattr(np.linalg, function)
 
@@ -166,7 +166,14 @@ def test_a_library_that_computes_nan_is_told_of(
         return np.full_like(found, np.nan) if isinstance(found, np.ndarray) else tuple(part * np.nan for part in found)
 
     layer = hl.Layer(np.random.default_rng(3).standard_normal((300, 16)).astype(np.float32))
-    assert hl.compile(layer, method, **options).topk(np.ones((1, 16)), 1).ids[0, 0] >= 0
+    assert hl.compile(layer, "codes", blocks=True).topk(np.ones((1, 16)), 1).ids[0, 0] >= 0
     monkeypatch.setattr(np.linalg, function, broken)
     with pytest.raises(NonFiniteError, match="computes wrongly"):
-        hl.compile(layer, method, **options)
+        hl.compile(layer, "codes", blocks=True)
+
+
+def test_types_are_named_with_their_articles() -> None:
+    with pytest.raises(InputError, match=r"^layer is an int; expected"):
+        headlong.compile(3)  # type: ignore[call-overload]
+    with pytest.raises(InputError, match=r"^layer is a str; expected"):
+        headlong.compile("head")  # type: ignore[call-overload]

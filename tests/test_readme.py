@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import re
 import shutil
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from bench_record import RECORD
+from children import script
 from headlong.bench.measure import keep
 from tiny_model import tiny_model
 
@@ -27,12 +27,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tools/tables.py")
 
 
 @pytest.fixture(scope="module")

@@ -22,12 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-import headlong
 from headlong import store
 from headlong.errors import (
     DtypeError,
     MalformedFileError,
-    MissingFileError,
     MissingTensorError,
     OptionError,
     StoreError,
@@ -347,10 +345,3 @@ def test_a_killed_save_leaves_a_whole_file(tmp_path: Path) -> None:
             child.wait()
         file = store.open_file(path)
         assert (file.read("a") == file.read("n")).all()
-
-
-def test_a_file_that_is_not_there_is_an_oserror_too(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.safetensors", tmp_path):
-        with pytest.raises(FileNotFoundError) as found:
-            headlong.Layer.load(path)
-        assert isinstance(found.value, MissingFileError) and str(path) in str(found.value)

@@ -1,14 +1,16 @@
-"""Teacher files: what they hold, runs that were stopped, and the loss that reads them."""
+"""Teacher files, what they hold and the loss that reads them; and which roundings can turn a row's likeliest class over."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import headlong as hl
 from headlong.errors import StoreError
+from headlong.margins import ROUNDINGS, margins
 from headlong.teacher import distill, read_teacher
 from oracle import truth
 
@@ -58,3 +60,37 @@ def test_the_loss_is_the_divergence_over_the_best_and_one_bucket_and_has_its_gra
     assert distillation_loss(teacher, ids, top, tail.log()).abs() < 1e-12
     whole = distillation_loss(student, teacher.topk(12).indices, teacher.topk(12).values, torch.full((5,), -torch.inf).double())
     torch.testing.assert_close(whole, (p * (p / q).log()).sum(1).mean())
+
+
+CHANCE = np.random.default_rng(0)
+WEIGHT = CHANCE.standard_normal((900, 40)).astype(np.float32)
+WEIGHT[1::2] = WEIGHT[::2] + 10.0 ** CHANCE.uniform(-5, 0, (450, 1)).astype(np.float32) * WEIGHT[1::2]  # pairs, near and far
+VECTORS = CHANCE.standard_normal((300, 40)).astype(np.float32)
+
+
+def rounded(name: str) -> np.ndarray:
+    if name == "bf16 weights":
+        return WEIGHT.astype(ml_dtypes.bfloat16).astype(np.float64)
+    step = np.abs(WEIGHT).max(axis=1, keepdims=True).astype(np.float64) / 127
+    return np.rint(WEIGHT / step) * step
+
+
+def test_rows_that_are_decided_come_out_the_same_after_the_rounding() -> None:
+    found = margins(hl.Layer(WEIGHT), VECTORS)
+    exact = VECTORS.astype(np.float64) @ WEIGHT.T.astype(np.float64)
+    order = np.argsort(-exact, axis=1, kind="stable")
+    assert (found.first == order[:, 0]).all() and (found.second == order[:, 1]).all()
+    np.testing.assert_allclose(found.gap, -np.diff(np.take_along_axis(exact, order[:, :2], 1), axis=1)[:, 0], atol=1e-12)
+    flipped = {name: (VECTORS @ rounded(name).T).argmax(axis=1) != found.first for name in ("bf16 weights", "int8 weights")}
+    output = (VECTORS @ WEIGHT.T).astype(ml_dtypes.bfloat16).astype(np.float32)
+    flipped["bf16 output"] = (output == output.max(axis=1, keepdims=True)).sum(axis=1) > 1
+    for name, turned in flipped.items():
+        assert turned.any() and not (turned & found.decided[name]).any(), name
+    for name in ROUNDINGS[:3]:
+        assert 0.02 < found.decided[name].mean() < 0.98, name
+
+
+def test_equal_rows_are_never_decided() -> None:
+    found = margins(hl.Layer(np.concatenate([WEIGHT, WEIGHT])), VECTORS[:20])
+    assert (found.gap == 0).all() and (found.second == found.first + 900).all()
+    assert not any(flags.any() for flags in found.decided.values())

@@ -15,8 +15,8 @@ import headlong as hl
 from headlong.bench.measure import Schedule
 from headlong.cli.main import app
 from headlong.errors import OptionError, ShapeError
+from made_layers import decaying
 from oracle import truth
-from plans import decaying
 
 tune = importlib.import_module("headlong.tune")  # the file: headlong.tune is the function
 
@@ -41,7 +41,7 @@ def test_the_choice_is_what_was_measured() -> None:
     assert (engine.topk(hidden[:20], 5).ids == np.argsort(-exact.logits, axis=1, kind="stable")[:, :5]).all()
 
 
-def test_plans_never_see_what_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_never_see_what_is_asked_and_reasons_survive_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = decaying(2000, 64, 2.0)
     given: list[np.ndarray] = []
     compiled = hl.compile
@@ -52,14 +52,9 @@ def test_plans_never_see_what_they_are_asked(monkeypatch: pytest.MonkeyPatch) ->
         return compiled(layer, method, **options)
 
     monkeypatch.setattr(hl, "compile", spy)
-    hl.tune(layer, hidden, k=3, threads=1)
+    engine, report = hl.tune(layer, hidden, k=3, threads=1)
     held = {row.tobytes() for row in hidden[len(hidden) - len(hidden) // 4 :].astype(np.float64)}
     assert given and not any(row.tobytes() in held for vectors in given for row in vectors)
-
-
-def test_reasons_survive_a_save(tmp_path: Path) -> None:
-    layer, hidden = decaying(2000, 64, 2.0)
-    engine, report = hl.tune(layer, hidden, k=3, threads=1)
     engine.save(tmp_path / "tuned.safetensors")
     loaded = hl.load(tmp_path / "tuned.safetensors")
     assert loaded.reason == engine.reason
@@ -85,7 +80,7 @@ def test_a_small_layer_is_tuned_too() -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    layer, hidden = decaying(1000, 48, 2.0)
+    layer, hidden = decaying(400, 48, 2.0)
     layer.save(tmp_path / "layer.safetensors")
     np.save(tmp_path / "hidden.npy", hidden)
     out = tmp_path / "engine.safetensors"

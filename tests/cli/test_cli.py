@@ -1,50 +1,36 @@
-"""Every command through Typer's runner and through a process; every fault one line and exit status 2."""
+"""Every command through Typer's runner and through a process: what it says, one name for one thing, faults in one line."""
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import headlong as hl
+from children import python, said
 from headlong import inspection, integrations, native
 from headlong.bench.measure import read_run
+from headlong.cli.app import as_spelt
 from headlong.cli.main import app
+from headlong.cli.refused_formats import as_hidden, as_layer, kind
+from headlong.cli.terminal import bars, plain_lines, write_json
 from headlong.demo import model as nextword
-from headlong.store import write_file
+from headlong.errors import OptionError, ShapeError, StoreError
 from structured_layers import made
-
-
-@pytest.fixture(autouse=True)
-def settled_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands claim threads for their whole process; here that ends with the test."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@pytest.fixture
-def files(tmp_path: Path, rng: np.random.Generator) -> Path:
-    """A folder with a layer under the usual names, one under plain names, and hidden vectors in both formats."""
-    weight, bias = rng.standard_normal((200, 16), np.float32), rng.standard_normal(200).astype(np.float32)
-    hidden = rng.standard_normal((70, 16), np.float32)
-    hl.Layer(weight, bias).save(tmp_path / "layer.safetensors")
-    write_file(tmp_path / "plain.safetensors", {"weight": weight, "bias": bias})
-    write_file(tmp_path / "named.safetensors", {"out.w": weight, "shift": bias})
-    write_file(tmp_path / "h.safetensors", {"hidden": hidden, "other": hidden[:3]})
-    np.save(tmp_path / "h.npy", hidden)
-    return tmp_path
 
 
 def call(*args: object) -> str:
@@ -166,6 +152,54 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
     assert read_run(tmp_path / "demo.json")["settings"]["ways"] == ["cold", "loop"]
 
 
+def test_a_package_that_is_not_there_is_one_line(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "headlong.integrations.harvest", raising=False)
+    monkeypatch.delattr(integrations, "harvest", raising=False)
+    assert "pip install 'headlong[transformers]'" in fails("harvest", files, files / "text.txt")
+
+
+def process(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program itself, as the installed script starts it."""
+    return python("from headlong.cli.main import app; app()", *args, **environment)
+
+
+def test_the_program_answers_and_fails_as_the_runner_says(files: Path) -> None:
+    good = process("topk", files / "layer.safetensors", files / "h.npy", "-k", 2, "--json", "--threads", 1)
+    assert good.returncode == 0
+    assert len(good.stdout.splitlines()) == 70
+    bad = process("topk", "nowhere.safetensors", files / "h.npy")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith("headlong: nowhere.safetensors")
+    assert len(bad.stderr.splitlines()) == 1
+    assert "Traceback" not in bad.stderr
+
+
+def test_help_is_quick_and_names_every_command() -> None:
+    shown = process("--help", COLUMNS="120")
+    for name in ("demo", "inspect", "compile", "topk", "bench", "harvest"):
+        assert name in shown.stdout
+    heavy = "{'torch', 'numpy', 'headlong.compile', 'headlong._native'}"
+    code = f"import sys, headlong.cli.main; print(*({heavy} & set(sys.modules)))"
+    assert said(code) == ""
+
+
+def test_a_closed_pipe_is_no_traceback(files: Path) -> None:
+    code = "from headlong.cli.main import app; app()"
+    command = [sys.executable, "-c", code, "topk", str(files / "layer.safetensors"), str(files / "h.npy"), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert "Traceback" not in running.stderr.read()
+
+
+def test_topk_on_a_device(interpreter: str, files: Path) -> None:
+    asked = ("topk", files / "layer.safetensors", files / "h.npy", "-k", 3, "--json")
+    there, here = (call(*asked, *more).splitlines() for more in (("--device", interpreter), ()))
+    assert [json.loads(line)["ids"] for line in there] == [json.loads(line)["ids"] for line in here]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -193,72 +227,6 @@ def test_the_demo_ends_with_a_table_and_a_page(tmp_path: Path, monkeypatch: pyte
         (("bench", "{}/layer.safetensors", "--batch", "one"), "batch sizes 'one'"),
         (("bench", "{}/layer.safetensors", "--only", "nobody"), "there is no contestant 'nobody'"),
         (("demo", "--threads", "-3"), "--threads is -3"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_two(files: Path, args: tuple[str, ...], message: str) -> None:
-    (files / "text.npy").write_text("no array, but long enough to have a header")
-    np.save(files / "pickled.npy", np.array([{"a": 1}], object), allow_pickle=True)
-    np.save(files / "wrong.npy", np.zeros((2, 3), np.float32))
-    np.save(files / "cube.npy", np.zeros((2, 3, 4), np.float32))
-    assert message in fails(*(arg.replace("{}", str(files)) for arg in args))
-
-
-def test_a_package_that_is_not_there_is_one_line(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "headlong.integrations.harvest", raising=False)
-    monkeypatch.delattr(integrations, "harvest", raising=False)
-    assert "pip install 'headlong[transformers]'" in fails("harvest", files, files / "text.txt")
-
-
-def process(*args: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The program itself, as the installed script starts it."""
-    code = "from headlong.cli.main import app; app()"
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment},
-    )  # fmt: skip
-
-
-def test_the_program_answers_and_fails_as_the_runner_says(files: Path) -> None:
-    good = process("topk", files / "layer.safetensors", files / "h.npy", "-k", 2, "--json", "--threads", 1)
-    assert good.returncode == 0
-    assert len(good.stdout.splitlines()) == 70
-    bad = process("topk", "nowhere.safetensors", files / "h.npy")
-    assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.startswith("headlong: nowhere.safetensors")
-    assert len(bad.stderr.splitlines()) == 1
-    assert "Traceback" not in bad.stderr
-
-
-def test_help_is_quick_and_names_every_command() -> None:
-    shown = process("--help", COLUMNS="120")
-    for name in ("demo", "inspect", "compile", "topk", "bench", "harvest"):
-        assert name in shown.stdout
-    heavy = "{'torch', 'numpy', 'headlong.compile', 'headlong._native'}"
-    code = f"import sys, headlong.cli.main; print(*({heavy} & set(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert loaded.stdout.strip() == ""
-
-
-def test_a_closed_pipe_is_no_traceback(files: Path) -> None:
-    code = "from headlong.cli.main import app; app()"
-    command = [sys.executable, "-c", code, "topk", str(files / "layer.safetensors"), str(files / "h.npy"), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
-        running.stdout.close()
-        assert "Traceback" not in running.stderr.read()
-
-
-def test_topk_on_a_device(interpreter: str, files: Path) -> None:
-    asked = ("topk", files / "layer.safetensors", files / "h.npy", "-k", 3, "--json")
-    there, here = (call(*asked, *more).splitlines() for more in (("--device", interpreter), ()))
-    assert [json.loads(line)["ids"] for line in there] == [json.loads(line)["ids"] for line in here]
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
         (("compile", "{}/layer.safetensors", "-o", "{}/layer.safetensors"), "is a file that the command reads"),
         (("compile", "{}/layer.safetensors", "-o", "{}/plain.safetensors"), "was not written by this command"),
         (("inspect", "{}/layer.safetensors", "--html", "{}/plain.safetensors"), "was not written by this command"),
@@ -287,10 +255,12 @@ def test_topk_on_a_device(interpreter: str, files: Path) -> None:
         (("nothing",), "No such command 'nothing'"),
     ],
 )
-def test_what_cannot_work_is_refused_first(files: Path, args: tuple[str, ...], message: str) -> None:
+def test_bad_input_is_one_line_and_status_two_and_nothing_is_written(files: Path, args: tuple[str, ...], message: str) -> None:
     hl.compile(hl.Layer.load(files / "layer.safetensors"), threads=1).save(files / "engine.bin")
-    np.save(files / "none.npy", np.zeros((0, 16), np.float32))
-    np.save(files / "wrong.npy", np.zeros((2, 3), np.float32))
+    for name, shape in (("none", (0, 16)), ("wrong", (2, 3)), ("cube", (2, 3, 4))):
+        np.save(files / f"{name}.npy", np.zeros(shape, np.float32))
+    np.save(files / "pickled.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    (files / "text.npy").write_text("no array, but long enough to have a header")
     (files / "two.json").write_text("[1, 2]")
     (files / "hollow.json").write_text('{"rows": 3}')
     before = {path: path.read_bytes() for path in files.iterdir()}
@@ -301,13 +271,9 @@ def test_what_cannot_work_is_refused_first(files: Path, args: tuple[str, ...], m
 def broken_npy(kind: str, good: bytes) -> bytes:
     shape = b"(70, 16)"
     return {
-        "zip": b"PK\x03\x04junk",
-        "empty": b"",
-        "cut": good[:200],
-        "tokens": b"\x93NUMPY\x01\x00\x10\x00{((((((((((((((\n",
-        "negative": good.replace(shape, b"(-3, 16)"),
-        "huge": good.replace(shape + b", }        ", b"(9999999999, 16)}  "),
-    }[kind]
+        "zip": b"PK\x03\x04junk", "empty": b"", "cut": good[:200], "tokens": b"\x93NUMPY\x01\x00\x10\x00{((((((((((((((\n",
+        "negative": good.replace(shape, b"(-3, 16)"), "huge": good.replace(shape + b", }        ", b"(9999999999, 16)}  "),
+    }[kind]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["zip", "empty", "cut", "tokens", "negative", "huge"])
@@ -392,3 +358,175 @@ def test_structured_layers_are_compiled_and_asked_as_what_they_are(tmp_path: Pat
     for command in (("tune", layer, hidden), ("inspect", layer), ("bench", layer)):
         assert "expected a layer of one matrix" in fails(*command)
     assert "whose tensors have fixed names: leave weight out" in fails("compile", f"{layer}:weight", "-o", engine)
+
+
+def refused(*args: object) -> str:
+    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    return line
+
+
+def wait_for(pattern: str, text: Callable[[], str]) -> None:
+    """Until a line matches; a busy machine may take its time."""
+    end = time.monotonic() + 60
+    while not re.search(f"(?m)^{pattern}$", text()):
+        assert time.monotonic() < end, text()
+        time.sleep(0.01)
+
+
+def test_lines_of_progress_come_only_where_work_takes_time() -> None:
+    out = io.StringIO()
+    with plain_lines(0.02, out) as stage:
+        move = stage("train")
+        wait_for(r"headlong: train, \d+ s", out.getvalue)
+        move(3, 10)
+        wait_for(r"headlong: train, 3 of 10, \d+ s", out.getvalue)
+    quick = io.StringIO()
+    with plain_lines(5.0, quick) as stage:
+        stage("quick")(1, 1)
+    assert quick.getvalue() == ""
+
+
+def test_where_stderr_is_no_terminal_there_are_lines_and_no_bars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("headlong.cli.terminal.plain_lines.__wrapped__.__defaults__", (0.02, None))
+    said: list[str] = []
+
+    def text() -> str:
+        said.append(capsys.readouterr().err)
+        return "".join(said)
+
+    with bars() as stage:
+        stage("compile")
+        wait_for(r"headlong: compile, \d+ s", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "layer", "hidden"),
+    [
+        ("h.npy", "npy", "is an .npy array; headlong.Layer(numpy.load(", ""),
+        ("h.npz", "npz", "['states']).save('layer.safetensors')", "with states, other; save one array: numpy.save("),
+        ("h.csv", "csv", "is a table of text; a layer is a safetensors file", "numpy.loadtxt("),
+        ("h.pkl", "pickle", "is a pickle, which is never read", "is a pickle, which is never read"),
+        ("layer.safetensors", "", "", ""),
+        ("nowhere", "", "", ""),
+    ],
+)
+def test_a_file_that_is_something_else_is_known(files: Path, name: str, found: str, layer: str, hidden: str) -> None:
+    path = str(files / name)
+    assert kind(path) == found
+    assert layer in as_layer(path) and bool(layer) == bool(as_layer(path))
+    assert hidden in as_hidden(path) and bool(hidden) == bool(as_hidden(path))
+
+
+def test_the_commands_say_so(files: Path) -> None:
+    assert "is an .npy array" in refused("inspect", files / "h.npy")
+    assert "is an .npz with states, other" in refused("topk", files / "layer.safetensors", files / "h.npz")
+    assert "is a table of text" in refused("bench", files / "layer.safetensors", files / "h.csv")
+    (files / "array.bin").write_bytes((files / "h.npy").read_bytes())
+    good = CliRunner().invoke(app, ["topk", str(files / "layer.safetensors"), str(files / "array.bin"), "--json"])
+    assert good.exit_code == 0 and len(good.stdout.splitlines()) == 70, "an array is known by its content"
+
+
+def test_a_transposed_weight_is_suspected(files: Path) -> None:
+    line = refused("topk", files / "transposed.safetensors", files / "h.npy")
+    assert "the layer's weight [16, 200] looks transposed" in line and "weight.T" in line
+    engine = hl.compile(hl.Layer.load(files / "transposed.safetensors"))
+    with pytest.raises(ShapeError, match=r"weight \[16, 200\] looks transposed"):
+        engine.topk(np.load(files / "h.npy"), k=2)
+    with pytest.raises(ShapeError, match="looks transposed"):
+        hl.compile(hl.Layer.load(files / "transposed.safetensors"), calibration=np.load(files / "h.npy"))
+    with pytest.raises(ShapeError) as other:
+        engine.topk(np.ones((3, 5), np.float32), k=2)
+    assert "transposed" not in str(other.value)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("calib", "calibration"), ("thread", "threads"), ("block", "blocks")])
+def test_a_near_option_is_suggested(typed: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=rf"no option '{typed}'; did you mean {meant}=\?"):
+        hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "codes", **{typed: 1})  # type: ignore[call-overload]
+    with pytest.raises(OptionError) as far:
+        hl.compile(hl.Layer(np.ones((5, 4), np.float32)), "codes", zzz=1)
+    assert "did you mean" not in str(far.value)
+
+
+def test_options_are_named_as_they_are_typed(files: Path) -> None:
+    names = {"log_probs": "--log-probs", "k": "-k"}
+    assert as_spelt("log_probs is 2; k=3 and delta", names) == "--log-probs is 2; -k=3 and delta"
+    assert as_spelt("a --k is 2", {"k": "-k"}) == "a --k is 2"
+    assert as_spelt("--option k is no option", {"k": "-k"}) == "--option k is no option"
+    out = files / "e.safetensors"
+    assert "--delta is 2" in refused("compile", files / "layer.safetensors", "-o", out, "--delta", 2)
+    assert "-k is 900" in refused("topk", files / "layer.safetensors", files / "h.npy", "-k", 900)
+    line = refused("bench", files / "layer.safetensors", "--way", "sideways")
+    assert "--way is sideways; expected cold or loop, or both" in line
+
+
+@pytest.mark.parametrize("more", [0, 256, 512])
+def test_a_safetensors_file_is_no_pickle_whatever_its_first_byte(more: int, tmp_path: Path) -> None:
+    """The length of the header is its first bytes: 128 modulo 256 starts as pickles do."""
+    rng = np.random.default_rng(0)
+    hl.Layer(rng.standard_normal((20, 8), np.float32)).save(tmp_path / "plain.safetensors")
+    raw = (tmp_path / "plain.safetensors").read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    longer = length + (128 - length) % 256 + more
+    path = tmp_path / "layer.safetensors"
+    path.write_bytes(longer.to_bytes(8, "little") + raw[8 : 8 + length] + b" " * (longer - length) + raw[8 + length :])
+    assert path.read_bytes()[0] == 0x80 and kind(str(path)) == "" == as_layer(str(path))
+    result = CliRunner().invoke(app, ["inspect", str(path)])
+    assert result.exit_code == 0 and "20" in result.output, result.output
+
+
+def test_small_things_that_a_new_user_meets(files: Path) -> None:
+    layer = files / "layer.safetensors"
+    assert "--threads is 100000; expected 1 to 1024" in refused("topk", layer, files / "h.npy", "--threads", 100_000)
+    (files / "empty.gguf").touch()
+    assert "empty.gguf is empty; expected a GGUF file" in refused("inspect", files / "empty.gguf")
+    (files / "text.gguf").write_text("no model")
+    assert "text.gguf does not start as GGUF files do" in refused("inspect", files / "text.gguf")
+    assert "layer.safetensors holds a layer or an engine (layer); expected hidden vectors" in refused("topk", layer, layer)
+
+
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_have_one_meaning(name: str) -> None:
+    spelt = {option: param for param in COMMANDS[name].params for option in param.opts}
+    arguments = [param.name for param in COMMANDS[name].params if param.param_type_name == "argument"]
+    silent = {"chat", "compile", "report", "harvest", "distill"}
+    assert spelt["--json"].is_flag if "--json" in spelt else name in silent
+    assert ("-o" in spelt) == ("--out" in spelt)
+    assert "--out" in spelt or "--json" not in spelt
+    assert "--hidden" not in spelt and ("hidden" not in arguments or arguments[1] == "hidden")
+    assert "--threads" in spelt or name == "report"
+
+
+def test_every_command_is_looked_at() -> None:
+    assert {"topk", "bench", "harvest"} < COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", ["topk", "inspect"])
+def test_out_has_what_json_prints(files: Path, name: str) -> None:
+    asked = [name, str(files / "layer.safetensors"), str(files / "h.npy"), "--threads", "1", "-o", str(files / "found.json")]
+    for more in ([], ["--json"]):
+        result = CliRunner().invoke(app, [*asked, *more])
+        assert result.exit_code == 0, result.output
+    assert (files / "found.json").read_text(encoding="utf-8") == result.stdout
+    assert result.stdout.count("\n") == (70 if name == "topk" else 1)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = tmp_path / "found.json"
+    write_json(there, [{"old": 1}])
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"found.json cannot be written: No space left"):
+        write_json(there, [{"new": 2}] * 1000)
+    assert json.loads(there.read_text(encoding="utf-8")) == {"old": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["found.json"]

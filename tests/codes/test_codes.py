@@ -1,4 +1,4 @@
-"""Rotated codes: what is read, how far off it can be, and that answers are the layer's own."""
+"""Codes and their encoders: bounds, sums, normalisers, entropies and draws beside float64; and plans that the clock chooses."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import math
 import platform
 import shutil
 import subprocess
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import headlong as hl
-from coded import SEGMENTS, awkward, gaussian, reader
+from adversarial import DTYPES
 from headlong import native
+from headlong.dtypes import Doubles
 from headlong.encode.basis import basis_for
 from headlong.encode.segments import by_water_filling
 from headlong.encode.tiles import STEP, codes_of, packed, quantised, shared
+from headlong.engines import contest
 from headlong.engines.promise_failures import limits
 from headlong.engines.reference.codes import kappa_of, unpacked
+from headlong.layers.matrix import Layer
+from headlong.links import SIGSOFTMAX, Link, SoftCap
 from headlong.plan import CODE_BITS, Segment
+from headlong.previews.encode import Encoded, Group, Groups, encode
+from headlong.previews.whitening import Basis, whiten
+from made_layers import SEGMENTS, awkward, decaying, gaussian, reader
+from oracle import check_within, logsumexp, truth
 
 LEVELS = [level for level in native.levels() if level != native.REFERENCE]
-
-
-def truth(layer: hl.Layer, hidden: np.ndarray) -> np.ndarray:
-    logits = hidden @ layer.weight.astype(np.float64).T
-    return logits if layer.bias is None else logits + layer.bias
-
-
-def lse_of(logits: np.ndarray) -> np.ndarray:
-    top = logits.max(axis=1)
-    return top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
 
 
 @pytest.mark.parametrize("bits", CODE_BITS)
@@ -71,7 +71,7 @@ def test_the_statement_in_numpy_has_the_same_estimates_and_radii(segments: tuple
 @pytest.mark.parametrize(("name", "layer", "hidden"), awkward(), ids=[name for name, _, _ in awkward()])
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_no_radius_is_broken_on_layers_made_to_break_it(name: str, layer: hl.Layer, hidden: np.ndarray, bits: int) -> None:
-    exact = truth(layer, hidden)
+    exact = truth(layer, hidden).logits
     for seed in range(6):
         native_reader, _, _ = reader(layer, (Segment(0, 64, bits),), native.levels()[-1], seed)
         for kappa in (0.0, kappa_of(2.0 * exact.size, 1e-6)):
@@ -81,7 +81,7 @@ def test_no_radius_is_broken_on_layers_made_to_break_it(name: str, layer: hl.Lay
 
 def test_errors_are_as_large_as_sigma_says() -> None:
     layer, hidden = gaussian(2000, 96, 4, steep=3.0)
-    exact, shares = truth(layer, hidden), []
+    exact, shares = truth(layer, hidden).logits, []
     for seed in range(12):
         native_reader, _, _ = reader(layer, (Segment(0, 32, 4), Segment(32, 96, 2)), native.levels()[-1], seed)
         est, sigma = (part[:, : layer.vocab] for part in native_reader.estimates(hidden, 1.0, seed))
@@ -99,7 +99,7 @@ def test_a_planted_error_norm_is_noticed() -> None:
     tiles[:, largest : largest + 4] = (tiles[:, largest : largest + 4].copy().view(np.float32) / 8).view(np.uint8)
     _, _, rows = reader(layer, (Segment(0, 64, 2),), native.levels()[-1])
     est, radius = native.code_reader(rows, codes._replace(tiles=tiles), native.levels()[-1]).estimates(hidden, 5.0, 0)
-    assert (np.abs(est[:, :600] - truth(layer, hidden)) > radius[:, :600]).any()
+    assert (np.abs(est[:, :600] - truth(layer, hidden).logits) > radius[:, :600]).any()
 
 
 def test_codes_of_a_row_depend_on_that_row_alone() -> None:
@@ -165,8 +165,8 @@ def test_water_filling_spends_its_budget_where_the_energy_is() -> None:
 def test_ids_and_log_probabilities_are_the_layers_own(delta: float, bits: float, steep: float) -> None:
     layer, hidden = gaussian(3001, 80, 8, steep)
     engine = hl.compile(layer, "codes", bits=bits, delta=delta)
-    exact = truth(layer, hidden)
-    order, lse = np.argsort(-exact, axis=1, kind="stable"), lse_of(exact)
+    exact = truth(layer, hidden).logits
+    order, lse = np.argsort(-exact, axis=1, kind="stable"), logsumexp(exact)
     for k in (1, 10, 300):
         top = engine.topk(hidden, k)
         np.testing.assert_array_equal(top.ids, order[:, :k])
@@ -184,7 +184,7 @@ def test_ids_fail_no_more_often_than_promised(delta: float) -> None:
     weight, failed, asked = rng.standard_normal((3000, 32)).astype(np.float32), 0, 0
     hidden = rng.standard_normal((8, 32))
     layer = hl.Layer(weight)
-    best = np.argsort(-truth(layer, hidden), axis=1, kind="stable")[:, :10]
+    best = np.argsort(-truth(layer, hidden).logits, axis=1, kind="stable")[:, :10]
     for seed in range(80):
         native_reader, _, _ = reader(layer, (Segment(0, 32, 1),), native.levels()[-1], seed)
         ids = native_reader.topk(hidden, 10, math.inf, None, 1, delta, seed)[1]
@@ -201,3 +201,320 @@ def test_the_built_scans_still_ask_for_codes_ahead() -> None:
         pytest.skip("objdump, or the built module, is not here")
     said = subprocess.run([objdump, "-d", "--no-show-raw-insn", module.origin], capture_output=True, text=True, check=True)
     assert said.stdout.count("prefetcht1") > 100, "those of rows alone are a handful"
+
+
+EPS = 0.01
+
+
+def exact(layer: hl.Layer, hidden: np.ndarray, live: np.ndarray | None = None) -> np.ndarray:
+    log_probs = truth(layer, hidden, live).log_probs
+    p = np.exp(log_probs)
+    return -np.sum(p * np.where(p > 0, log_probs, 0.0), axis=1)
+
+
+@pytest.mark.parametrize("level", [level for level in native.levels() if level != native.REFERENCE])
+@pytest.mark.parametrize("segments", SEGMENTS)
+@pytest.mark.parametrize("delta", [1e-6, 0.0])
+def test_entropies_are_within_their_error(segments: tuple, level: str, delta: float) -> None:
+    layer, hidden = gaussian(6000, 100, 8, steep=4.0)
+    codes, *_kept = reader(layer, segments, level)
+    live = np.random.default_rng(1).random(6000) < 0.5
+    for scale in (0.02, 0.1, 0.3, 1.0):
+        for mask in (None, live):
+            rows = hidden * scale
+            given = None if mask is None else mask[None].astype(np.uint8)
+            found, error, lse, *_ = codes.entropy(rows, EPS, given, 1, delta, 3)
+            check_within(found, exact(layer, rows, mask), error, 1e-9)
+            assert (error <= EPS).all()
+            assert (np.abs(lse - truth(layer, rows, mask).lse) <= 0.1).all()
+
+
+def test_rows_are_drawn_where_intervals_leave_an_entropy_open() -> None:
+    layer, hidden = gaussian(40_000, 100, 9)
+    codes, *_kept = reader(layer, SEGMENTS[2], native.levels()[-1])
+    rows = hidden * 0.35
+    found, error, _, read, _, dense = codes.entropy(rows, 0.05, None, 1, 1e-6, 0)
+    assert dense.mean() < 0.2 and (read[~dense] > 200).all()
+    check_within(found, exact(layer, rows), error, 1e-9)
+    many = [codes.entropy(rows, 0.05, None, 1, 0.3, seed)[:2] for seed in range(25)]
+    misses = [np.abs(one - exact(layer, rows)) > off for one, off in many]
+    assert np.mean(misses) < 0.3  # what was promised; it is far fewer
+
+
+@pytest.mark.parametrize(("name", "layer", "hidden"), awkward(), ids=[name for name, _, _ in awkward()])
+def test_layers_made_to_break_a_bound(name: str, layer: hl.Layer, hidden: np.ndarray) -> None:
+    codes, *_kept = reader(layer, (Segment(0, 64, 6),), native.levels()[-1])
+    for delta in (1e-6, 0.0):
+        found, error, *_ = codes.entropy(hidden, EPS, None, 1, delta, 0)
+        check_within(found, exact(layer, hidden), error, 1e-9)
+        assert (error <= EPS).all()
+
+
+@pytest.mark.parametrize("link", [hl.Affine(0.7, 0.2), hl.SoftCap(8.0)])
+def test_a_full_scan_says_entropies_in_float64(link: hl.Affine | hl.SoftCap) -> None:
+    layer, hidden = gaussian(3000, 100, 11)
+    bent = hl.Layer(layer.weight, layer.bias, link)
+    engine = hl.compile(bent, "full")
+    found = engine.entropy(np.concatenate([hidden, np.zeros((1, 100))]), eps=1e-7)
+    assert found.cost.dense.all() and (found.error < 1e-7).all()
+    check_within(found.entropy, exact(bent, np.concatenate([hidden, np.zeros((1, 100))])), found.error, 1e-9)
+
+
+@pytest.mark.parametrize("level", native.levels()[1:])
+@pytest.mark.parametrize("dim", [256, 508, 512, 516, 1024, 1540])
+def test_rows_that_lie_along_the_query(monkeypatch: pytest.MonkeyPatch, level: str, dim: int) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    signs = np.where(np.random.default_rng(dim).random((8, dim)) < 0.5, -1.0, 1.0).astype(np.float32)
+    weight = np.concatenate([np.tile(signs * step, (16, 1)) for step in (1.0, -1.0, 0.5)])  # +-127 in every coordinate
+    engine = hl.compile(hl.Layer(weight), "codes", eps=1e-3, delta=0.0)
+    logits = signs.astype(np.float64) @ weight.T.astype(np.float64)
+    for rows in (signs[:1], signs[:3], signs):
+        found = engine.topk(rows, 16)
+        np.testing.assert_array_equal(found.logits[:, 0], logits[: len(rows)].max(axis=1))
+        np.testing.assert_array_equal(np.take_along_axis(logits[: len(rows)], found.ids, 1), found.logits)
+        assert found.proved.all() and (found.logits == dim).all()
+
+
+VOCAB, DIM = 5003, 48
+LINKS: dict[str, Link | None] = {"none": None, "softcap": SoftCap(8.0), "sigsoftmax": SIGSOFTMAX}
+FILTERS = {
+    "all": {}, "top_p": {"top_p": 0.9}, "little": {"top_p": 0.2, "temperature": 1.7}, "min_p": {"min_p": 0.05},
+    "top_k": {"top_k": 40, "top_p": 0.8}, "several": {"n": 3, "top_p": 0.95, "min_p": 0.01},
+}  # fmt: skip
+
+
+def made(link: Link | None, delta: float = 1e-6, bias: bool = True) -> tuple[hl.Engine, np.ndarray]:
+    rng = np.random.default_rng(5)
+    weight = rng.standard_normal((VOCAB, DIM)).astype(np.float32)
+    offset = (0.3 * rng.standard_normal(VOCAB)).astype(np.float32) if bias else None
+    layer = hl.Layer(weight, offset, link) if link is not None else hl.Layer(weight, offset)
+    return hl.compile(layer, "codes", bits=8.0, delta=delta), 0.5 * rng.standard_normal((24, DIM))
+
+
+def logits(engine: hl.Engine, hidden: np.ndarray) -> np.ndarray:
+    layer = engine.layer
+    return hidden @ layer.weight.astype(np.float64).T + (0 if layer.bias is None else layer.bias.astype(np.float64))
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
+@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_draws_are_those_of_every_logit(link: Link | None, filters: dict[str, float], delta: float) -> None:
+    engine, hidden = made(link, delta)
+    dense = hl.compile(engine.layer, "full")
+    allowed = np.arange(0, VOCAB, 3)
+    for among in ({}, {"allowed": allowed}):
+        found, true = (one.sample(hidden, seed=9, eps=np.inf, **filters, **among) for one in (engine, dense))
+        np.testing.assert_array_equal(found.ids, true.ids)
+        np.testing.assert_array_equal(found.logits, true.logits)
+        assert (found.proved == (delta == 0)).all() or found.cost.dense.any()
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
+def test_normalisers_are_within_their_errors_under_every_link(link: Link | None) -> None:
+    engine, hidden = made(link)
+    exponents = logits(engine, hidden) if link is None else link(logits(engine, hidden))
+    most = exponents.max(axis=1)
+    true = most + np.log(np.exp(exponents - most[:, None]).sum(axis=1))
+    found = engine.topk(hidden, 5)
+    assert (np.abs(found.lse - true) <= found.error).all() and (found.error <= 0.0101).all()
+    alone = np.concatenate([engine.lse(row[None]).lse for row in hidden])
+    np.testing.assert_array_equal(found.lse, alone)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 3.0])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95])
+def test_what_a_nucleus_keeps_is_within_the_error(temperature: float, top_p: float) -> None:
+    """Nuclei of a few classes, and of thousands, whose mass is bounded by that of the first ones."""
+    engine, hidden = made(None)
+    found = engine.sample(hidden, seed=2, top_p=top_p, temperature=temperature)
+    scaled = logits(engine, hidden) / temperature
+    share = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    share /= share.sum(axis=1, keepdims=True)
+    order = np.argsort(-share, axis=1, kind="stable")
+    falling = np.take_along_axis(share, order, axis=1)
+    above = np.cumsum(falling, axis=1) - falling
+    sizes = (above < top_p).sum(axis=1)
+    for row, size in enumerate(sizes):
+        assert found.ids[row, 0] in order[row, :size]
+        assert abs(found.kept[row] - np.log(falling[row, :size].sum())) <= found.error[row]
+        assert abs(found.log_probs[row, 0] - np.log(share[row, found.ids[row, 0]])) <= found.error[row]
+    assert (found.error <= 0.0101).all()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(contest.VARIABLE, raising=False)
+
+
+def layer_of(vocab: int = 4096, dim: int = 96) -> tuple[hl.Layer, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return hl.Layer(rng.standard_normal((vocab, dim)).astype(np.float32)), rng.standard_normal((200, dim))
+
+
+def test_codes_are_taken_where_they_were_faster(clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict follows the times: here they are planted."""
+    layer, hidden = layer_of()
+    table = np.ones((3, 3))
+    table[2] = 0.4, 0.9, 1.1  # by all of them: a normaliser does not depend on its batch
+    monkeypatch.setattr(contest, "timed", lambda engines, vectors: table[: len(engines)])
+    engine = hl.compile(layer, calibration=hidden, delta=0.0)
+    assert engine.plan.codes is not None
+    assert "us a query, 1, 8, 64 at once" in engine.reason
+    table[2] = 2.0
+    table[1] = 0.99
+    assert hl.compile(layer, calibration=hidden, delta=0.0).name == "full"
+
+
+def test_a_real_contest_ends_and_answers_right(clock: None, tmp_path) -> None:
+    layer, hidden = layer_of()
+    engine = hl.compile(layer, calibration=hidden, delta=0.0)
+    exact = hidden @ layer.weight.astype(np.float64).T
+    order = np.argsort(-exact, axis=1, kind="stable")[:, :10]
+    for batch in (1, 8, 64):
+        np.testing.assert_array_equal(engine.topk(hidden[:batch]).ids, order[:batch])
+    engine.save(tmp_path / "engine.safetensors")
+    again = hl.load(tmp_path / "engine.safetensors")
+    assert (again.plan.codes is None) == (engine.plan.codes is None)
+    np.testing.assert_array_equal(again.topk(hidden).ids, order)
+
+
+def test_every_contender_is_timed_on_every_batch() -> None:
+    layer, hidden = layer_of(2100, 128)
+    engines = [hl.compile(layer, name, delta=1e-6) for name in ("full", "codes")]
+    seconds = contest.timed(engines, hidden[:64])
+    assert seconds.shape == (2, 3) and (seconds > 0).all()
+
+
+GROUPS: dict[int, Groups] = {
+    1: (Group(0, 1, True),),
+    7: (Group(0, 3, True), Group(3, 7, False)),
+    65: (Group(0, 33, True), Group(33, 65, True)),
+    130: (Group(0, 30, True), Group(30, 96, False), Group(96, 120, True), Group(120, 130, False)),
+    300: (Group(0, 32, True), Group(32, 300, True)),
+}
+"""By the number of coordinates: groups that end anywhere."""
+
+
+def awkward_layer(dim: int, dtype: str = "float32") -> Layer:
+    rng = np.random.default_rng(dim)
+    weight = rng.standard_normal((197, dim)) * np.exp(rng.standard_normal((197, 1)))
+    weight[5], weight[66] = 0.0, weight[67]
+    weight[100] *= 1e-4
+    if dtype != "float16":
+        weight[3], weight[130] = weight[3] * 1e25, weight[130] * 1e-25
+    kind = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    return Layer(weight.astype(kind), rng.standard_normal(197).astype(np.float32))
+
+
+def whitened(layer: Layer) -> Basis:
+    vectors = np.random.default_rng(1).standard_normal((400, layer.dim))
+    return whiten(layer.weight, vectors * np.arange(1, layer.dim + 1) ** -0.5)
+
+
+def read(found: Encoded, groups: Groups, vocab: int) -> Doubles:
+    """What the codes mean, ``[vocab, dim]``."""
+    total, codes = np.zeros((vocab, groups[-1].stop)), iter(zip(found.codes, found.scale.astype(np.float64), strict=True))
+    for start, stop, coded in groups:
+        if coded:
+            own, scale = next(codes)
+            total[:, start:stop] = scale[:, None] * own
+    return total
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", GROUPS)
+def test_nothing_is_lost_beyond_what_is_said(dtype: str, dim: int) -> None:
+    """Against the rows in float64, rotated in float64."""
+    layer, groups = awkward_layer(dim, dtype), GROUPS[dim]
+    basis = whitened(layer)
+    found = encode(layer, basis, groups)
+    rows = layer.weight.astype(np.float64) - basis.centre
+    assert (np.flatnonzero(found.uncoded) == ([] if dtype == "float16" else [3])).all()
+    meant = read(found, groups, layer.vocab)
+    rotated = np.where(found.uncoded[:, None], 0.0, rows @ basis.back)
+    for g, group in enumerate(groups):
+        part = slice(group.start, group.stop)
+        lost = np.linalg.norm((rotated - meant)[:, part], axis=1)
+        assert (lost <= found.lost[g] + 1e-13 * np.linalg.norm(rotated[:, part], axis=1)).all()
+        if dim > 1:  # where a code is off by no more than roundings are
+            assert np.median(lost) >= 0.8 * np.median(found.lost[g]), "and no more is claimed than that"
+    assert (np.linalg.norm(meant, axis=1) <= found.size * (1 + 1e-12)).all()
+    assert (np.linalg.norm(rows, axis=1) <= found.length)[~found.uncoded].all()
+    base = rows @ basis.mean + layer.bias
+    np.testing.assert_allclose(found.base[~found.uncoded], base[~found.uncoded], rtol=1e-6, atol=1e-12)
+
+
+def test_the_first_groups_alone_are_coded_as_with_all_others() -> None:
+    layer = awkward_layer(130, "float16")
+    basis = whitened(layer)
+    whole = (Group(0, 17, True), Group(17, 64, True), Group(64, 130, False))
+    all_, first = encode(layer, basis, whole), encode(layer, basis, whole[:2])
+    for mine, theirs in zip(all_.codes, first.codes, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    for name in ("scale", "base", "length", "uncoded"):
+        np.testing.assert_allclose(getattr(all_, name), getattr(first, name), rtol=1e-6, err_msg=name)
+
+
+CALIBRATIONS: dict[str, Any] = {
+    "plenty": lambda rng, dim: rng.standard_normal((300, dim)) * np.arange(1, dim + 1) ** -0.5 + 1,
+    "one": lambda rng, dim: rng.standard_normal((1, dim)),
+    "all equal": lambda rng, dim: np.ones((20, dim)) * 3,
+    "zeros": lambda rng, dim: np.zeros((5, dim)),
+    "fewer than coordinates": lambda rng, dim: rng.standard_normal((max(1, dim // 3), dim)),
+    "one direction": lambda rng, dim: rng.standard_normal((50, 1)) * rng.standard_normal(dim),
+    "tiny": lambda rng, dim: rng.standard_normal((50, dim)) * 1e-30,
+    "huge": lambda rng, dim: rng.standard_normal((50, dim)) * 1e30,
+}
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS)
+@pytest.mark.parametrize("dim", [1, 7, 65])
+def test_products_in_the_basis(calibration: str, dim: int) -> None:
+    """``A (hidden - mean) = B x'`` within what the basis says is lost, and little is."""
+    rng = np.random.default_rng(dim)
+    weight = rng.standard_normal((90, dim)).astype(np.float32)
+    basis = whiten(weight, CALIBRATIONS[calibration](rng, dim))
+    rows = weight.astype(np.float64) - basis.centre
+    vectors = rng.standard_normal((30, dim)) - basis.mean * (np.abs(basis.mean) < 1e6)
+    rotated = (rows @ basis.back) @ (vectors @ basis.rotation.astype(np.float64)).T
+    bound = basis.lost * np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
+    assert (np.abs(rows @ vectors.T - rotated) <= bound).all()
+    assert basis.lost < 1e-8 and np.isfinite(basis.rotation).all()
+
+
+def test_the_basis_whitens_and_sorts() -> None:
+    layer, hidden = decaying(500, 40)
+    hidden = hidden[:300]
+    basis = whiten(layer.weight, hidden.astype(np.float64))
+    vectors = (hidden - basis.mean) @ basis.rotation
+    covariance = vectors.T @ vectors / len(vectors) / basis.scale**2
+    np.testing.assert_allclose(covariance, np.eye(40), atol=0.02)
+    energy = (((layer.weight - basis.centre) @ basis.back) ** 2).sum(axis=0)
+    assert (np.diff(energy) <= 1e-6 * energy[0]).all()
+
+
+def test_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = decaying(300, 20)
+    whole = whiten(layer.weight, hidden.astype(np.float64))
+    monkeypatch.setattr("headlong.previews.whitening.PIECE", 1)
+    parts = whiten(layer.weight, hidden.astype(np.float64))
+    np.testing.assert_allclose(np.abs(whole.back), np.abs(parts.back), rtol=1e-3, atol=1e-3 * np.abs(whole.back).max())
+
+
+def test_products_in_float64_where_float32_will_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = decaying(300, 40, 1.0)
+    wide, real, asked = hidden.astype(np.float64), np.linalg.cholesky, []
+
+    def first_fails(matrix: np.ndarray) -> np.ndarray:
+        asked.append(matrix)
+        if len(asked) == 1:
+            raise np.linalg.LinAlgError("not positive definite")
+        return real(matrix)
+
+    usual = whiten(layer.weight, wide)
+    monkeypatch.setattr(np.linalg, "cholesky", first_fails)
+    again = whiten(layer.weight, wide)
+    np.testing.assert_allclose(asked[0], asked[1], rtol=1e-4, atol=1e-5)
+    assert (asked[0] != asked[1]).any()
+    np.testing.assert_allclose(again.scale, usual.scale, rtol=1e-5)

@@ -1,22 +1,26 @@
-"""The corpus, the layer that the demo trains on it, its cache, and the whole demo without torch."""
+"""The demo: its corpus, the layer that it trains, its cache, all of it without torch; and both heads of a language model."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import json
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from children import said
 from headlong.bench.measure import Progress
+from headlong.bench.real_layers import smollm2_file
+from headlong.cli.main import app
 from headlong.demo import corpus as builtin
+from headlong.demo import language_model
 from headlong.demo import run as demo
 from headlong.demo.model import Network, Recipe, perplexity, train
-from headlong.errors import DataError
+from headlong.errors import DataError, HeadlongError
+from tiny_model import tiny_model
 
 TINY = Recipe(vocab=300, dim=16, embedding=8, batch=128, negatives=64, steps=150, held_out=200)
 
@@ -183,9 +187,42 @@ print(len(demo.html_page(trained, record, demo.examples(trained, 1))) > 5000)
 
 
 def test_the_demo_needs_no_torch(tmp_path: Path) -> None:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True, timeout=120, env=environment
-    )
-    assert ran.stdout.splitlines() == [";".join(("numpy fp32", *demo.METHODS)), "True"]
+    printed = said(WITHOUT_TORCH, XDG_CACHE_HOME=str(tmp_path), OMP_NUM_THREADS="1").splitlines()
+    assert printed == [";".join(("numpy fp32", *demo.METHODS)), "True"]
     assert list((tmp_path / "headlong").glob("demo-*.safetensors"))
+
+
+def test_both_continue_as_greedy_decoding_does(tmp_path: Path) -> None:
+    torch, transformers = (pytest.importorskip(name, reason=f"{name} is an extra") for name in ("torch", "transformers"))
+    tiny_model(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids = torch.tensor([[2, 7, 9]])
+    steps = list(language_model.continued(model, language_model.heads(model, 1), ids, 5))
+    expected = model.generate(ids, do_sample=False, max_new_tokens=5, min_new_tokens=5, pad_token_id=1)[0, 3:].tolist()
+    assert [[pair[who].token for pair in steps] for who in ("stock", "headlong")] == [expected] * 2
+    assert language_model.summary(steps).caption == "100% of the tokens are the same."
+    assert [row[0] for row in language_model.summary(steps).rows] == ["stock", "headlong"]
+
+
+def test_tokens_that_differ_are_counted() -> None:
+    step = language_model.Step(3, 0.01, 0.002)
+    steps = [{"stock": step, "headlong": step}, {"stock": step, "headlong": step._replace(token=4, head=0.001)}]
+    found = language_model.summary(steps)
+    assert found.caption == "50.0% of the tokens are the same." and found.rows == (
+        ("stock", "12.0", "2.00"), ("headlong", "11.0", "1.00"),
+    )  # fmt: skip
+    assert language_model.line(1, ["'a'", "'b'"], steps[1]).count("ms, head") == 2
+
+
+def test_smollm2_continues_a_sentence() -> None:
+    for name in ("transformers", "gguf", "accelerate"):
+        pytest.importorskip(name, reason=f"transformers reads GGUF files with {name}")
+    try:
+        smollm2_file()
+    except HeadlongError as error:
+        pytest.skip(str(error))
+    done = CliRunner().invoke(app, ["demo", "--model", "--quick", "--threads", "1", "--json"])
+    assert done.exit_code == 0, done.output
+    steps = json.loads(done.stdout)["steps"]
+    assert len(steps) == 6 and all(pair["stock"]["token"] == pair["headlong"]["token"] for pair in steps)
+    assert len({pair["stock"]["token"] for pair in steps}) > 3

@@ -1,4 +1,4 @@
-"""One suite over every kind of engine: the same verbs, the same parameters, and a clear word where a kind has none."""
+"""One suite over every kind of engine: the same verbs, parameters and refusals, and the ends of what may be asked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -20,7 +21,8 @@ from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.method import METHODS, option_names
 from headlong.engines.shards import here
 from headlong.engines.structured.base import ENGINES
-from headlong.errors import UnsupportedError
+from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, OptionError, ShapeError, UnsupportedError
+from oracle import truth
 from structured_layers import made
 
 VOCAB, DIM = 300, 16
@@ -87,6 +89,7 @@ def test_every_verb_has_the_same_parameters(engine: Any) -> None:
 
 def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarray) -> None:
     assert engine.name in repr(engine) and engine.reason and isinstance(engine.promise, hl.Promise)
+    assert "\n" not in repr(engine) and f"vocab={VOCAB}" in repr(engine) and f"dim={DIM}" in repr(engine)
     record = METHODS[engine.name] if engine.name in METHODS else ENGINES[engine.name].Options
     expected = list(OPTIONS[engine.name]) if isinstance(engine, DeviceEngine) else option_names(record)
     assert list(engine.options) == expected and "aim" not in engine.options
@@ -136,6 +139,20 @@ def test_every_engine_answers_what_training_and_serving_ask(engine: Any, hidden:
             assert (np.abs(drawn.log_probs[row] - warm[drawn.ids[row]]) <= drawn.error[row] + 1e-9).all()
 
 
+def test_tensors_get_tensors(engine: Any, hidden: np.ndarray) -> None:
+    torch = pytest.importorskip("torch", reason="torch is an extra")
+    expected, given = engine.topk(hidden, 3), torch.from_numpy(hidden)
+    found = engine.topk(given, 3)
+    assert found.ids.dtype == torch.int64 and found.log_probs.dtype == torch.float32 and found.proved.dtype == torch.bool
+    assert isinstance(found.cost.rows, torch.Tensor)
+    assert (found.ids.numpy() == expected.ids).all() and (found.log_probs.numpy() == expected.log_probs).all()
+    assert engine.topk(given.to(torch.bfloat16), 3).ids.shape == (2, 3)
+    scored = engine.log_prob(given, found.ids)
+    assert torch.allclose(scored.log_probs, found.log_probs, atol=0.05) or engine.promise.delta == 1
+    assert engine.sample(given, seed=1).ids.tolist() == engine.sample(hidden, seed=1).ids.tolist()
+    assert engine.lse(given, allowed=torch.tensor([1, 2])).lse.shape == (2,)
+
+
 def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: Path) -> None:
     own_plan = engine.name in ON_ONE_MATRIX and hasattr(engine, "plan") and not hasattr(engine, "place")
     if own_plan or isinstance(engine, Changed):
@@ -155,3 +172,140 @@ def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: 
     for same in (hl.load(tmp_path / "engine.safetensors"), pickle.loads(pickle.dumps(engine)), copy.deepcopy(engine)):  # noqa: S301
         assert same.promise == engine.promise
         assert (same.topk(hidden, 3).ids == engine.topk(hidden, 3).ids).all()
+
+
+def with_entry(hidden: np.ndarray, place: tuple[int, int], value: float) -> np.ndarray:
+    other = hidden.astype(np.float64)
+    other[place] = value
+    return other
+
+
+BAD: list[tuple[Callable[[Any, Any], Any], type[HeadlongError], str]] = [
+    *((lambda e, h, k=k: e.topk(h, k), ShapeError, f"k is {k}") for k in (301, 0, -1, True, 2**63, 1.5, None)),
+    (lambda e, h: e.topk(h, 301), ShapeError, "expected a whole number from 1 to the layer's 300"),
+    *((lambda e, h, at=at: e.topk(h[at]), ShapeError, r"expected \[batch, 16\]") for at in (0, np.s_[:, :3], None)),
+    (lambda e, h: e.topk(h.astype(np.float64) * 1e200), NonFiniteError, "float32's range"),
+    *((lambda e, h, kind=kind: e.topk(h.astype(kind)), DtypeError, "hidden is") for kind in (np.int64, complex, str)),
+    (lambda e, h: e.topk([[1, 2], [3]]), DtypeError, "hidden is"),
+    *((lambda e, h, eps=eps: e.topk(h, eps=eps), OptionError, f"eps is {eps}") for eps in (0, -1.0, np.nan)),
+    (lambda e, h: e.topk(h, allowed=[300]), IdError, "0 to 299"),
+    (lambda e, h: e.log_prob(h, np.zeros((2, 1))), DtypeError, "integer class ids"),
+    *((lambda e, h, wrong=wrong: e.log_prob(h, np.full((2, 1), wrong)), IdError, "0 to 299") for wrong in (-1, 300)),
+    (lambda e, h: e.log_prob(h, np.zeros(2, int)), ShapeError, r"ids\[:, None\]"),
+    (lambda e, h: e.log_prob(h, np.zeros((5, 1), int)), ShapeError, r"shape \[5, 1\]"),
+    (lambda e, h: e.sample(h, 0), OptionError, "n is 0"),
+    (lambda e, h: e.sample(h, 2**31), OptionError, "ask again for more"),
+    (lambda e, h: e.sample(h, temperature=0.0), OptionError, r"temperature is 0.0.*topk\(k=1\)"),
+    (lambda e, h: e.sample(h, top_p=0.0), OptionError, "top_p is 0.0"),
+    (lambda e, h: e.sample(h, top_k=0), OptionError, "top_k is 0"),
+    (lambda e, h: e.sample(h, min_p=1.5), OptionError, "min_p is 1.5"),
+    (lambda e, h: e.sample(h, seed=-1), OptionError, "seed is -1"),
+    (lambda e, h: e.sample(h, position=2**64), OptionError, "position is"),
+    (lambda e, h: e.sample(None), DtypeError, "hidden is"),
+    (lambda e, h: e.sample(np.float32(1.0)), ShapeError, r"hidden has shape \[\]"),
+    (lambda e, h: e.sample(h, top_p=[[0.5], [0.5, 0.6]]), DtypeError, "top_p is not an array"),
+    (lambda e, h: e.sample(h, seed={}), OptionError, "seed is"),
+    *(
+        (lambda e, h, verb=verb, wrong=wrong, at=at: getattr(e, verb)(with_entry(h, at, wrong)), NonFiniteError, "finite")
+        for verb in ("topk", "lse", "sample") for wrong in (np.nan, np.inf, -np.inf) for at in ((0, 0), (1, DIM - 1))
+    ),
+]  # fmt: skip
+
+
+def test_bad_calls_are_refused_in_the_same_words(engine: Any, hidden: np.ndarray) -> None:
+    for call, error, message in BAD:
+        if error in (DtypeError, NonFiniteError) and isinstance(engine, DeviceEngine):
+            continue  # nobody waits for a GPU to look: such rows are answered with id -1 (device/test_answers.py)
+        with pytest.raises(error, match=message):
+            call(engine, hidden)
+
+
+CLASSES, WIDE = 700, 24
+RNG = np.random.default_rng(3)
+WEIGHT = RNG.standard_normal((CLASSES, WIDE)).astype(np.float32)
+HIDDEN = RNG.standard_normal((6, WIDE)).astype(np.float32)
+VECTORS = RNG.standard_normal((300, WIDE)).astype(np.float32)
+
+
+def codes(layer: hl.Layer, **options: Any) -> Any:
+    return hl.compile(layer, "codes", threads=1, **options)
+
+
+def in_shards(layer: hl.Layer) -> Any:
+    cut = max(1, layer.vocab // 2)
+    weights = [layer.weight[:cut], layer.weight[cut:]]
+    return here([codes(hl.Layer(np.ascontiguousarray(one)), delta=5e-4) for one in weights if len(one)])
+
+
+def with_changes(layer: hl.Layer) -> Any:
+    rows = np.asarray(layer.weight[-1:], np.float32)
+    settled = hl.Layer(layer.weight[:-1] if layer.vocab > 1 else layer.weight)
+    return codes(settled).with_rows(rows, ids=[layer.vocab - 1])
+
+
+KINDS: dict[str, Callable[[hl.Layer], Any]] = {
+    "full": lambda layer: hl.compile(layer, "full", threads=1),
+    "codes": codes,
+    "calibrated": lambda layer: codes(layer, calibration=VECTORS[:, : layer.dim]),
+    "blocks": lambda layer: codes(layer, blocks=True, eps=np.inf, delta=0.0),
+    "adapting": lambda layer: codes(layer, adapt=True),
+    "in_shards": in_shards,
+    "with_changes": with_changes,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("vocab", "dim"), [(1, 1), (1, WIDE), (2, 1), (CLASSES, 1), (17, 3)])
+def test_layers_of_next_to_nothing(kind: str, vocab: int, dim: int) -> None:
+    weight = WEIGHT[:vocab, :dim].copy()
+    engine = KINDS[kind](hl.Layer(weight))
+    exact = HIDDEN[:, :dim].astype(float) @ weight.T.astype(float)
+    for k in {1, vocab}:
+        top = engine.topk(HIDDEN[:, :dim], k)
+        assert np.allclose(np.sort(exact, axis=1)[:, ::-1][:, :k], top.logits) and top.proved.all()
+    lse = np.log(np.exp(exact).sum(axis=1))
+    found = engine.lse(HIDDEN[:, :dim], eps=0.01)
+    assert (np.abs(found.lse - lse) < 0.05).all()
+    assert np.allclose(engine.log_prob(HIDDEN[:, :dim], np.zeros((6, 1), np.int64)).logits[:, 0], exact[:, 0])
+    assert (engine.sample(HIDDEN[:, :dim], 2, seed=1, top_p=0.9).ids < vocab).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_of_any_kind(kind: str) -> None:
+    engine = KINDS[kind](hl.Layer(WEIGHT))
+    wide = np.zeros((12, 2 * WIDE), np.float32)
+    wide[::2, ::2] = HIDDEN
+    backwards = np.ascontiguousarray(HIDDEN[::-1])[::-1]
+    column_major = np.asfortranarray(HIDDEN.astype(">f4"))
+    expected = engine.topk(HIDDEN, 4)
+    for same in (wide[::2, ::2], backwards, column_major, HIDDEN.astype(np.float64), HIDDEN.tolist()):
+        assert (engine.topk(same, 4).ids == expected.ids).all()
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        narrow = HIDDEN.astype(dtype)
+        exact = narrow.astype(float) @ WEIGHT.T.astype(float)
+        assert np.allclose(engine.topk(narrow, 4).logits, np.sort(exact, axis=1)[:, :-5:-1])
+    read_only = HIDDEN.copy()
+    read_only.flags.writeable = False
+    assert (engine.topk(read_only, 4).ids == expected.ids).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_zeros_before_vectors_longer_than_float32(kind: str) -> None:
+    """The vector's half of a radius is infinite, a zero row's is nothing: their product is no number, once below all."""
+    weight = np.where(np.arange(CLASSES)[:, None] % 140, 0, -1e-38 * np.abs(WEIGHT)).astype(np.float32)
+    engine = KINDS[kind](hl.Layer(weight))
+    for eps in (1.0, np.inf):
+        top = engine.topk(np.full((3, WIDE), 3e38), 5, eps=eps)
+        assert (top.ids == np.arange(1, 6)).all() and (top.logits == 0).all() and top.proved.all()
+
+
+@pytest.mark.parametrize("eps", [1.0, 1e4, 1e30])
+@pytest.mark.parametrize("shift", [0.0, 1e10])
+def test_an_eps_beyond_all_numbers_has_room_for_roundings(eps: float, shift: float) -> None:
+    """What roundings took was once found by taking the rest from eps: nothing, where that was so large."""
+    layer = hl.Layer(WEIGHT, link=hl.Affine(1.5, shift))
+    expected, wide = truth(layer, HIDDEN), HIDDEN.astype(np.float64)  # float32 has no room beside 1e10
+    for engine in (codes(layer, delta=0.0), codes(layer, delta=0.0, calibration=VECTORS)):
+        for found in (engine.lse(wide, eps=eps), engine.topk(wide, 3, eps=eps)):
+            assert (np.abs(found.lse - expected.lse) <= found.error + expected.rounding + 2.0**-50 * shift).all()
+            assert (found.error <= eps).all()

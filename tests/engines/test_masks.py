@@ -81,35 +81,18 @@ def forms(there: NDArray[np.bool_]) -> dict[str, Any]:
     frozen = ids.copy()
     frozen.flags.writeable = False
     return {
-        "list": ids.tolist(),
-        "tuple": tuple(ids.tolist()),
-        "int64": ids,
-        "int32": ids.astype(np.int32),
-        "int16": ids.astype(np.int16),
-        "uint64": ids.astype(np.uint64),
-        "big-endian": ids.astype(">i8"),
-        "read-only": frozen,
-        "backwards": ids[::-1],
-        "any order": ids[order],
-        "twice": np.concatenate([ids, ids[order]]),
-        "every other": np.repeat(ids, 2)[::2],
-        "padded": np.concatenate([[-1], ids, [-1, -1]]),
-        "padded, int32": np.concatenate([[-1], ids, [-1]]).astype(np.int32),
-        "torch int64": torch.from_numpy(ids),
-        "torch int32": torch.from_numpy(ids).int(),
-        "one row": ids[None, :],
-        "one row, int32": ids[None, :].astype(np.int32),
-        "rows": [ids.tolist()],
-        "torch rows": [torch.from_numpy(ids)],
-        "a set": set(ids.tolist()),
-        "a row's set": [frozenset(ids.tolist())],
-        "booleans": there,
-        "a row of booleans": torch.from_numpy(there[None]),
-        "packed bits": np.packbits(there),
-        "a row of packed bits": np.packbits(there[None], axis=1),
-        "CSR": scipy.sparse.csr_array(there[None]),
+        "list": ids.tolist(), "tuple": tuple(ids.tolist()), "int64": ids, "int32": ids.astype(np.int32),
+        "int16": ids.astype(np.int16), "uint64": ids.astype(np.uint64), "big-endian": ids.astype(">i8"),
+        "read-only": frozen, "backwards": ids[::-1], "any order": ids[order], "twice": np.concatenate([ids, ids[order]]),
+        "every other": np.repeat(ids, 2)[::2], "padded": np.concatenate([[-1], ids, [-1, -1]]),
+        "padded, int32": np.concatenate([[-1], ids, [-1]]).astype(np.int32), "torch int64": torch.from_numpy(ids),
+        "torch int32": torch.from_numpy(ids).int(), "one row": ids[None, :],
+        "one row, int32": ids[None, :].astype(np.int32), "rows": [ids.tolist()], "torch rows": [torch.from_numpy(ids)],
+        "a set": set(ids.tolist()), "a row's set": [frozenset(ids.tolist())], "booleans": there,
+        "a row of booleans": torch.from_numpy(there[None]), "packed bits": np.packbits(there),
+        "a row of packed bits": np.packbits(there[None], axis=1), "CSR": scipy.sparse.csr_array(there[None]),
         "COO": scipy.sparse.coo_matrix(there[None]),
-    }
+    }  # fmt: skip
 
 
 SETS = st.one_of(

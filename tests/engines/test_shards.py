@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 
 import headlong as hl
+from children import in_processes
 from headlong.engines.shards import here
 from headlong.errors import InputError, OptionError, PeerError, UnsupportedError
 from headlong.integrations import distributed
 from headlong.integrations.parallel_loss import ShardedHead
 from oracle import check_topk, check_within, truth
-from processes import in_processes
 
 VOCAB, DIM, BATCH = 2003, 24, 5
 

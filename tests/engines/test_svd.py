@@ -7,6 +7,7 @@ import pytest
 
 import headlong as hl
 from adversarial import CASES, build
+from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.previews.svd import rotation
 from oracle import logsumexp
@@ -61,9 +62,11 @@ def test_the_engine_is_the_published_algorithm(calibration: np.ndarray | None) -
     np.testing.assert_allclose(engine.lse(hidden).lse, logsumexp(mixed), atol=1e-4)
     assert np.isinf(found.error).all() and not found.proved.any() and (found.cost.rows == 60).all()
     np.testing.assert_allclose(given.logits[:, 0], exact[np.arange(20), np.arange(20)], rtol=1e-12)
+    drawn = engine.sample(hidden, 2, 0.8, seed=4)
     for b in range(20):
         among = best[b][np.argsort(-exact[b, best[b]])][:8]
         assert (found.ids[b] == among).all()
+        assert drawn.ids[b].tolist() == [int(np.argmax(mixed[b] / 0.8 + gumbels(4, b, n, np.arange(900)))) for n in (0, 1)]
         np.testing.assert_allclose(found.logits[b], exact[b, among], rtol=1e-12)
 
 

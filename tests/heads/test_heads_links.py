@@ -22,16 +22,11 @@ from headlong.links import Table
 from oracle import check_topk, check_within, truth
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
-    *((head.name, {}) for head in LINK_HEADS),
-    ("plif", {"knots": 1}),
-    ("plif", {"knots": 100_000, "start": "random", "gain": 1.0}),
-    ("plif", {"reach": 0.5}),
-    ("gss", {"centre": -1.5, "power": 2.5}),
-    ("mos", {"components": 3, "latent": 5}),
-    ("mos", {"curve": "plif", "knots": 32}),
-    ("mos", {"curve": "sigsoftmax", "components": 1}),
-    ("moc", {}),
-]
+    *((head.name, {}) for head in LINK_HEADS), ("plif", {"knots": 1}),
+    ("plif", {"knots": 100_000, "start": "random", "gain": 1.0}), ("plif", {"reach": 0.5}),
+    ("gss", {"centre": -1.5, "power": 2.5}), ("mos", {"components": 3, "latent": 5}),
+    ("mos", {"curve": "plif", "knots": 32}), ("mos", {"curve": "sigsoftmax", "components": 1}), ("moc", {}),
+]  # fmt: skip
 
 
 def shaken(kind: str, options: dict[str, Any], dim: int = 12, vocab: int = 41) -> Any:

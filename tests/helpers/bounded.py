@@ -12,9 +12,11 @@ import headlong as hl
 from adversarial import build
 from block_bounds import bounds, closer, halves_of
 from headlong import native
+from headlong.engines.base import Engine
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
 from headlong.previews.blocks.boxes import blocks_of
+from headlong.previews.blocks.choice import EVERY
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import check_topk, truth
@@ -49,6 +51,19 @@ def boxes(layer: Layer, hidden: np.ndarray, **more: Any) -> Blocks:
 
 def rays(layer: Layer, hidden: np.ndarray) -> Blocks | None:
     return rays_of(layer, whiten(layer.weight, hidden.astype(np.float64)))
+
+
+def through(layer: Layer, blocks: Blocks, eps: float = 0.01) -> Engine:
+    """An engine whose ids, normalisers and samples come from ``blocks``, whatever is asked and whether they are worth it."""
+    plain = hl.compile(layer, "codes", eps=eps, delta=0.0, blocks=False)
+    return always(plain, blocks)
+
+
+def always(engine: Engine, blocks: Blocks, **options: Any) -> Engine:
+    """The engine with ``blocks`` that answer every call."""
+    affine = isinstance(engine.layer.link, hl.Affine)  # samples go by blocks under no other link
+    blocks = blocks._replace(min_eps=1e-3, max_batch=EVERY, max_k=engine.layer.vocab, samples=affine)
+    return Engine(engine.layer, engine.method, engine.plan._replace(blocks=blocks), engine.norms, engine.promise, **options)
 
 
 def rays_wherever(layer: Layer, plan: Any, found: Blocks, basis: Any, *_: Any) -> Blocks:

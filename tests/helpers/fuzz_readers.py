@@ -186,14 +186,9 @@ def asked(name: str, engines: list[headlong.Engine], folder: Path) -> Target:
 
 
 TARGETS: dict[str, Callable[[Path], Target]] = {
-    "layer": layer_target,
-    "tensors": tensors_target,
-    "index": index_target,
-    "config": config_target,
-    "quantised": quantised_target,
-    "gguf": gguf_target,
-    "engine": engine_target,
-}
+    "layer": layer_target, "tensors": tensors_target, "index": index_target, "config": config_target,
+    "quantised": quantised_target, "gguf": gguf_target, "engine": engine_target,
+}  # fmt: skip
 
 
 # ---- damage: each takes the bytes of a file and gives others ----

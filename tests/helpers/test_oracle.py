@@ -16,19 +16,10 @@ def ids(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-@pytest.mark.parametrize(
-    ("found", "logits", "tolerance"),
-    [
-        (ids(1, 2, 4), [3.0, 3.0, 2.0], 0.0),
-        (ids(2, 1, 4), [3.0 + 1e-9, 3.0, 2.0], 1e-8),
-        (ids(1, 2, 4, 0, 3), [3.0, 3.0, 2.0, 1.0, -2.0], 0.0),
-    ],
-)
-def test_topk_accepts(found: np.ndarray, logits: list[float], tolerance: float) -> None:
-    check_topk(REFERENCE, found, np.array(logits), tolerance)
-
-
-def test_topk_accepts_missing_classes() -> None:
+def test_topk_accepts() -> None:
+    check_topk(REFERENCE, ids(1, 2, 4), np.array([3.0, 3.0, 2.0]), 0.0)
+    check_topk(REFERENCE, ids(2, 1, 4), np.array([3.0 + 1e-9, 3.0, 2.0]), 1e-8)
+    check_topk(REFERENCE, ids(1, 2, 4, 0, 3), np.array([3.0, 3.0, 2.0, 1.0, -2.0]), 0.0)
     check_topk(np.array([-INF, 1.0, -INF]), ids(1, -1), np.array([1.0, -INF]), 0.0)
 
 

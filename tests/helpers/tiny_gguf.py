@@ -12,18 +12,11 @@ VOCAB, DIM, HEADS, GROUPS, PER_HEAD, INNER, LAYERS = 1000, 64, 4, 2, 16, 96, 2
 SSM = {"conv_kernel": 4, "inner_size": 64, "state_size": 16, "time_step_rank": 4, "group_count": 1}
 Shapes = dict[str, tuple[int, ...]]
 FAMILIES: dict[str, dict[str, float]] = {
-    "llama": {},
-    "mistral3": {},
-    "qwen2": {},
-    "qwen3": {},
-    "gemma": {},
-    "gemma2": {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
-    "gemma3": {},
-    "phi3": {},
-    "smollm3": {},
+    "llama": {}, "mistral3": {}, "qwen2": {}, "qwen3": {}, "gemma": {},
+    "gemma2": {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}, "gemma3": {}, "phi3": {}, "smollm3": {},
     "granite": {"logit_scale": 8.0, "embedding_scale": 12.0, "residual_scale": 0.22, "attention.scale": 0.015625},
     "falcon-h1": {},
-}
+}  # fmt: skip
 """And the facts of each that move embeddings, attention or logits."""
 TIED = {"gemma", "gemma2", "gemma3"}
 SHOWN = [chr(place) for place in (*range(33, 127), *range(161, 173), *range(174, 256))]

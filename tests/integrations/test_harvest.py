@@ -83,18 +83,14 @@ def test_what_cannot_be_harvested_is_said(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_gguf_file_is_a_model_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from headlong.bench.real_layers import smollm2_file
-    from headlong.errors import HeadlongError
-
     for name in ("gguf", "accelerate"):
         pytest.importorskip(name, reason=f"transformers reads GGUF files with {name}")
-    try:
-        model = smollm2_file()
-    except HeadlongError as error:
-        pytest.skip(str(error))
-    out = harvest(model, {"valid": "A comet is made of ice."}, tmp_path)
-    assert Layer.load(out / "layer.safetensors").weight.shape == (49_152, 576)
-    assert open_file(out / "hidden.safetensors").read("valid_hidden").shape == (6, 576)
+    import tiny_gguf
+
+    model = tiny_gguf.write(tmp_path / "model.gguf")
+    out = harvest(model, {"valid": "ab comet ab"}, tmp_path / "out")
+    assert Layer.load(out / "layer.safetensors").weight.shape == (tiny_gguf.VOCAB, tiny_gguf.DIM)
+    assert open_file(out / "hidden.safetensors").read("valid_hidden").shape[1] == tiny_gguf.DIM
     monkeypatch.setattr("headlong.integrations.harvest.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="accelerate"):
         harvest(model, {"valid": TEXT}, tmp_path)

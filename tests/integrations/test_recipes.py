@@ -27,17 +27,14 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import headlong as hl
+from children import script
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "w3 w7 w11 w2 w9 w4 w1"
 
 
 def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script(f"examples/{name}.py")
 
 
 def words() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import io
 import math
@@ -15,70 +16,29 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GraniteConfig,
-    GraniteForCausalLM,
-    LogitsProcessorList,
-    T5Config,
-    T5ForConditionalGeneration,
-    WatermarkingConfig,
-)
+from transformers import GPT2LMHeadModel, LogitsProcessorList, WatermarkingConfig
 
 import headlong
 from dense_noise import Noise, dense_with_noise
 from headlong import Affine, SoftCap
 from headlong.errors import DtypeError, HeadlongError, IdError, InputError, OptionError
 from headlong.integrations.generation.fingerprint import Fingerprint
-from headlong.integrations.transformers import FastHead, accelerate, headlong_generate, restore
+from headlong.integrations.transformers import FastHead, accelerate, generate, headlong_generate, restore
+from language_models import ARCHITECTURES, VOCAB, made
 
-VOCAB, SHARP = 3000, 25.0
 DOCS = Path(__file__).resolve().parents[2] / "docs/transformers.md"
 PROMPTS = torch.randint(3, VOCAB, (3, 6), generator=torch.Generator().manual_seed(1))
 SHORT = {"max_new_tokens": 8, "pad_token_id": 0}
 
 
-def gpt2() -> Any:
-    torch.manual_seed(0)
-    sizes = {"vocab_size": VOCAB, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 2}
-    sizes |= {"bos_token_id": 1, "eos_token_id": 2}
-    return sharpened(GPT2LMHeadModel(GPT2Config(**sizes)))
-
-
-def gemma2() -> Any:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 24}
-    return sharpened(Gemma2ForCausalLM(Gemma2Config(vocab_size=VOCAB, intermediate_size=96, **sizes)))
-
-
-def granite() -> Any:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
-    return sharpened(GraniteForCausalLM(GraniteConfig(vocab_size=VOCAB, logits_scaling=4.0, **sizes)))
-
-
-def sharpened(model: Any) -> Any:
-    """Untrained scores are flat; these prefer some tokens, as trained ones do."""
-    with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(SHARP)
-    return model.eval()
-
-
-@pytest.fixture(params=[gpt2, gemma2, granite], ids=lambda make: make.__name__)
+@pytest.fixture(params=["gpt2", "gemma2", "phi"])
 def model(request: pytest.FixtureRequest) -> Any:
-    return request.param()
+    return made(request.param)
 
 
 @pytest.fixture
 def plain() -> Any:
-    return gpt2()
-
-
-
-
+    return made("gpt2")
 
 
 EXACT: dict[str, dict[str, Any]] = {
@@ -231,14 +191,7 @@ def test_every_row_of_the_documented_table_is_tested() -> None:
     assert len(rows) == len(EXACT) + len(ELSEWHERE) + len(DENSE)
 
 
-def test_the_module_answers_as_the_layer_did(model: Any) -> None:
-    with torch.no_grad():
-        expected = model(PROMPTS).logits
-        head = accelerate(model, method="codes")
-        assert torch.equal(model(PROMPTS).logits, expected)
-    assert head.paths == {"dense: a plain call of the model": PROMPTS.numel()}
-
-
+@pytest.mark.one_of("model")
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"repetition_penalty": 1.4}, {"do_sample": True, "top_p": 0.9}])
 def test_plain_generate_is_what_it_was(model: Any, options: dict[str, Any]) -> None:
     torch.manual_seed(4)
@@ -262,7 +215,7 @@ def test_a_row_of_nan_does_not_stop_the_others_where_invalid_values_are_removed(
 
 
 def test_accelerate_sets_generate_and_restore_takes_it_back(model: Any) -> None:
-    own = type(model).generate
+    own, layer, weights = type(model).generate, model.get_output_embeddings(), [part.clone() for part in model.parameters()]
     expected = model.generate(PROMPTS, do_sample=False, **SHORT)
     head = accelerate(model, method="codes")
     assert inspect.signature(model.generate).parameters.keys() == inspect.signature(own).parameters.keys() - {"self"}
@@ -279,7 +232,8 @@ def test_accelerate_sets_generate_and_restore_takes_it_back(model: Any) -> None:
     assert torch.equal(model.generate(PROMPTS, custom_generate=asked_for, **SHORT), PROMPTS) and calls == [1]
     made = copy.deepcopy(model)  # whose output layer is plain
     assert made.generate.model is made and torch.equal(made.generate(PROMPTS, do_sample=False, **SHORT), expected)
-    restore(model)
+    assert restore(model) is layer is model.get_output_embeddings()
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), weights, strict=True))
     assert model.generate.__func__ is own and "generate" not in vars(model)
     assert torch.equal(model.generate(PROMPTS, do_sample=False, **SHORT), expected)
 
@@ -301,9 +255,8 @@ def test_a_pipeline_is_faster_without_another_line(plain: Any) -> None:
 
 
 def test_links_are_found_by_running_the_model() -> None:
-    assert accelerate(gpt2()).engine.layer.link == Affine()
-    assert accelerate(gemma2()).engine.layer.link == SoftCap(30.0)
-    assert accelerate(granite()).engine.layer.link == Affine(0.25)
+    for name, link in (("gpt2", Affine()), ("gemma2", SoftCap(20.0)), ("granite", Affine(0.25))):
+        assert accelerate(made(name)).engine.layer.link == link
 
 
 def test_a_scale_that_no_configuration_names_is_found_too(plain: Any) -> None:
@@ -328,22 +281,13 @@ def test_a_scale_that_no_configuration_names_is_found_too(plain: Any) -> None:
         accelerate(plain)
 
 
-def test_an_encoder_decoder_is_read_like_any_model() -> None:
-    torch.manual_seed(0)
-    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2}
-    model = sharpened(T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, decoder_start_token_id=0, **sizes)))
-    expected = model.generate(PROMPTS, do_sample=False, **SHORT)
-    accelerate(model, method="codes")
-    assert torch.equal(model.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
-
-
 def test_calibration_takes_tokens_or_vectors(plain: Any) -> None:
     ids = torch.randint(3, VOCAB, (20, 40))
     expected = plain.generate(PROMPTS, do_sample=False, **SHORT)
     head = accelerate(plain, calibration=ids, method="codes")
     assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
     restore(plain)
-    states = plain(ids, output_hidden_states=True).hidden_states[-1].reshape(-1, 48).detach()
+    states = plain(ids, output_hidden_states=True).hidden_states[-1].reshape(-1, 32).detach()
     assert repr(accelerate(plain, calibration=states, method="codes").engine) == repr(head.engine)
     restore(plain)
     with pytest.raises(HeadlongError, match=r"calibration has shape \[20\]"):
@@ -407,7 +351,7 @@ def one_row(model: Any) -> None:
 
 @pytest.mark.parametrize("write", [fused_step, added, negated, one_row])
 def test_writes_that_torch_does_not_count_are_seen(write: Callable[[Any], None]) -> None:
-    models = [gpt2(), gpt2()]
+    models = [made("gpt2"), made("gpt2")]
     head = accelerate(models[0], method="codes")
     version = head.weight._version
     for model in models:
@@ -454,17 +398,20 @@ def test_a_copy_and_a_pickle_are_the_plain_model(plain: Any) -> None:
     stored = io.BytesIO()
     torch.save(plain, stored)
     stored.seek(0)
-    for made in (copy.deepcopy(plain), torch.load(stored, weights_only=False)):
-        assert type(made.lm_head) is torch.nn.Linear and made.lm_head.weight is made.transformer.wte.weight
-        assert made.lm_head.weight.data_ptr() != head.weight.data_ptr()
-        assert torch.equal(made.generate(PROMPTS, do_sample=False, **SHORT), expected)
-        accelerate(made)
+    for one in (copy.deepcopy(plain), torch.load(stored, weights_only=False)):
+        assert type(one.lm_head) is torch.nn.Linear and one.lm_head.weight is one.transformer.wte.weight
+        assert one.lm_head.weight.data_ptr() != head.weight.data_ptr()
+        assert torch.equal(one.generate(PROMPTS, do_sample=False, **SHORT), expected)
+        accelerate(one)
     assert plain.get_output_embeddings() is head
 
 
 def test_refusals_say_what_to_do(plain: Any) -> None:
-    with pytest.raises(InputError, match=r"call headlong's accelerate\(model\) first"):
-        plain.generate(PROMPTS, custom_generate=headlong_generate, **SHORT)
+    for ask in (functools.partial(generate, plain), functools.partial(plain.generate, custom_generate=headlong_generate)):
+        with pytest.raises(InputError, match=r"call headlong's accelerate\(model\) first"):
+            ask(PROMPTS, **SHORT)
+    with pytest.raises(OptionError, match="this is one itself"):
+        generate(plain, PROMPTS, custom_generate=headlong_generate, **SHORT)
     before = plain.lm_head
     assert restore(plain) is before is plain.lm_head
     accelerate(plain)
@@ -492,7 +439,7 @@ def test_refusals_say_what_to_do(plain: Any) -> None:
     with pytest.raises(InputError, match="has hooks"):
         restore(plain)
     hook.remove()
-    assert type(restore(plain)) is torch.nn.Linear
+    assert restore(plain) is before and restore(plain) is before
     with pytest.raises(DtypeError, match="the model is torch.float64; expected float32, float16 or bfloat16"):
         accelerate(plain.double())
 
@@ -511,7 +458,7 @@ def test_parts_frozen_in_evaluation_stay_so(plain: Any) -> None:
     ids=str,
 )
 def test_an_engine_without_vectors_adapts(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], adapts: bool) -> None:
-    model, asked = gpt2(), {}
+    model, asked = made("gpt2"), {}
     compiled = headlong.compile
 
     def kept(layer: Any, *rest: Any, **about: Any) -> Any:
@@ -523,3 +470,85 @@ def test_an_engine_without_vectors_adapts(monkeypatch: pytest.MonkeyPatch, optio
         options = {"calibration": torch.randn(32, model.get_output_embeddings().in_features)}
     accelerate(model, **options)
     assert asked.get("adapt", False) is adapts
+
+
+IDS = torch.randint(5, VOCAB, (2, 6), generator=torch.Generator().manual_seed(3))
+GREEDY = {"max_new_tokens": 6, "pad_token_id": 0, "do_sample": False}
+
+@functools.cache
+def pair(name: str) -> tuple[Any, Any]:
+    """The model as it is and an accelerated one with the same weights."""
+    plain, fast = made(name), made(name)
+    accelerate(fast, method="codes")
+    return plain, fast
+
+
+TOKENS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "greedy without a cache": {"use_cache": False},
+    "static cache": {"cache_implementation": "static"},
+    "penalties": {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
+    "bans": {"bad_words_ids": [[7], [8, 9]], "min_new_tokens": 4},
+    "beams": {"num_beams": 3},
+    "beams that have to end": {"num_beams": 3, "forced_eos_token_id": [5, 6]},
+    "beams among few": {"num_beams": 3, "prefix_allowed_tokens_fn": lambda row, ids: [0, 11, 12]},
+    "two ends forced": {"forced_eos_token_id": [5, 6]},
+}
+BEAMS: dict[str, dict[str, Any]] = {
+    "several answers": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.3},
+    "beams, penalty": {"num_beams": 3, "repetition_penalty": 1.5},
+    "beams, bans": {"num_beams": 3, "no_repeat_ngram_size": 1, "suppress_tokens": list(range(3, 300))},
+    "beams that end early": {"num_beams": 2, "early_stopping": True, "min_new_tokens": 3},
+}
+"""For two of the models, with and without a bias."""
+LAW: dict[str, dict[str, Any]] = {
+    "sampling": {"top_k": 0, "temperature": 1.3},
+    "top-k": {"top_k": 9},
+    "top-p and min-p": {"top_k": 0, "top_p": 0.9, "min_p": 0.001},
+    "typical": {"top_k": 0, "typical_p": 0.8},
+    "by surprisals": {"top_k": 0, "top_h": 0.7, "typical_p": 0.9, "epsilon_cutoff": 1e-3, "eta_cutoff": 1e-2},
+}
+SAID: dict[str, dict[str, Any]] = {
+    "sampled beams": {"do_sample": True, "num_beams": 2},
+    "beams with bans, renormalised": {"num_beams": 3, "bad_words_ids": [[7], [9]], "renormalize_logits": True},
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_same_tokens_and_the_same_law(name: str) -> None:
+    plain, fast = pair(name)
+    head = fast.get_output_embeddings()
+    for way, options in (TOKENS | BEAMS if name in ("gpt2", "phi") else TOKENS).items():
+        if "cache_implementation" in options and fast.config.is_encoder_decoder:
+            continue  # transformers' own caches of both sides
+        expected = plain.generate(IDS, **GREEDY, **options)
+        head.paths.clear()
+        assert torch.equal(generate(fast, IDS, **GREEDY, **options), expected), way
+        assert head.paths and not any("dense" in path for path in head.paths), way
+        assert any(path.startswith("beams") for path in head.paths) == ("num_beams" in options), way
+    for way, options in LAW.items():
+        asked = {**GREEDY, "do_sample": True, **options}
+        expected = plain.generate(IDS, custom_generate=dense_with_noise(8), **asked)
+        assert torch.equal(generate(fast, IDS, headlong_seed=8, **asked), expected), way
+
+
+@pytest.mark.filterwarnings("ignore:headlong reads the whole output layer:RuntimeWarning")
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_what_is_dense_is_the_models_own(name: str) -> None:
+    plain, fast = pair(name)
+    head = fast.get_output_embeddings()
+    for options in SAID.values():
+        torch.manual_seed(1)
+        expected = plain.generate(IDS, **{**GREEDY, **options})
+        head.paths.clear()
+        torch.manual_seed(1)
+        found = fast.generate(IDS, custom_generate=headlong_generate, **{**GREEDY, **options})
+        assert torch.equal(found, expected)
+        assert all("dense" in path for path, rows in head.paths.items() if rows) and head.paths
+    head.paths.clear()
+    with torch.no_grad():
+        for some in (IDS, IDS[:, :1]):  # one position, too, and nobody said that it decodes
+            more = {"decoder_input_ids": some} if fast.config.is_encoder_decoder else {}
+            assert torch.equal(fast(some, **more).logits, plain(some, **more).logits)
+        assert head.paths == {"dense: a plain call of the model": IDS.numel() + len(IDS)}
+        assert abs(fast(IDS, labels=IDS).loss - plain(IDS, labels=IDS).loss) < 1e-6

@@ -10,47 +10,21 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MarianConfig,
-    MarianMTModel,
-    MBartConfig,
-    MBartForConditionalGeneration,
-    TextIteratorStreamer,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
-)
+from transformers import TextIteratorStreamer, WhisperConfig, WhisperForConditionalGeneration
 from transformers.generation.streamers import BaseStreamer
 
 from headlong.errors import InputError, OptionError
 from headlong.integrations.generation.fast_head import Gain
 from headlong.integrations.transformers import accelerate, generate, headlong_generate, restore
+from language_models import SHARP, VOCAB, made
 
-VOCAB = 2500
 PROMPT = torch.randint(3, VOCAB, (1, 7), generator=torch.Generator().manual_seed(1))
 SHORT: dict[str, Any] = {"max_new_tokens": 12, "pad_token_id": 0, "do_sample": False}
 
 
-def llama(layers: int = 2, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": 48, "num_hidden_layers": layers, "num_attention_heads": 2, "intermediate_size": 64}
-    return sharp(LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, max_position_embeddings=256, **sizes)))
-
-
-def sharp(model: Any, factor: float = 25.0) -> Any:
-    with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(factor)
-    return model.eval()
-
-
 @pytest.fixture
 def model() -> Any:
-    return llama()
+    return made("llama")
 
 
 def said(call: Any) -> tuple[Any, str]:
@@ -59,16 +33,6 @@ def said(call: Any) -> tuple[Any, str]:
         warnings.simplefilter("always")
         answer = call()
     return answer, " ".join(str(one.message) for one in caught if one.category is RuntimeWarning)
-
-
-def test_losses_without_gradients_are_the_models(model: Any) -> None:
-    ids = torch.randint(3, VOCAB, (2, 9))
-    with torch.no_grad():
-        expected = model(ids, labels=ids).loss
-        last = model(ids[:, :1]).logits
-        accelerate(model, method="codes")
-        assert abs(model(ids, labels=ids).loss - expected) < 1e-6
-        assert torch.equal(model(ids[:, :1]).logits, last)  # one position, and nobody said that it decodes
 
 
 def test_a_trainer_evaluates_as_before(model: Any, tmp_path: Any) -> None:
@@ -144,7 +108,7 @@ def test_a_quantised_output_layer_is_refused_by_name(model: Any) -> None:
         pass
 
     plain = model.lm_head
-    model.lm_head = Int8Linear(48, VOCAB)
+    model.lm_head = Int8Linear(32, VOCAB)
     with pytest.raises(InputError, match=r"Int8Linear; expected torch.nn.Linear"):
         accelerate(model)
     model.lm_head = plain
@@ -178,12 +142,13 @@ def test_a_compiled_model_is_one_graph(model: Any) -> None:
     assert counter.frame_count == 1
 
 
-def test_a_compiled_forward_still_decodes_from_candidates(model: Any) -> None:
-    expected = model.generate(PROMPT, **SHORT)
+def test_a_compiled_forward_still_decodes_from_candidates() -> None:
+    model, short = made("gpt2", n_layer=1), {**SHORT, "max_new_tokens": 4}
+    expected = model.generate(PROMPT, **short)
     head = accelerate(model, method="codes")
     torch._dynamo.reset()
     model.forward = torch.compile(model.forward, backend="eager", fullgraph=True, dynamic=True)
-    assert torch.equal(generate(model, PROMPT, **SHORT), expected)
+    assert torch.equal(generate(model, PROMPT, **short), expected)
     assert not any("dense" in path for path in head.paths)
 
 
@@ -267,8 +232,8 @@ def test_drafts_change_no_token(model: Any, name: str, draft: str) -> None:
     expected = generate(model, prompt, **options)
     if name == "greedy":
         assert torch.equal(type(model).generate(model, prompt, **{**SHORT, "max_new_tokens": 20}), expected)
-    small = llama(1, 0)
-    small.model.embed_tokens, small.lm_head = model.model.embed_tokens, nn.Linear(48, VOCAB, bias=False)
+    small = made("llama", num_hidden_layers=1)
+    small.model.embed_tokens, small.lm_head = model.model.embed_tokens, nn.Linear(32, VOCAB, bias=False)
     small.lm_head.weight = model.lm_head.weight
     other = accelerate(small, method="codes") if draft in ("accelerated", "custom_generate") else None
     head.paths.clear()
@@ -288,7 +253,7 @@ def test_drafts_change_no_token(model: Any, name: str, draft: str) -> None:
 def test_a_draft_that_is_the_target_agrees_with_it(model: Any) -> None:
     """The same noise at the same place: sampling accepts every token of an equal model, and takes fewer calls."""
     accelerate(model, method="codes")
-    twin = llama()
+    twin = made("llama")
     accelerate(twin, method="codes")
     twin.generation_config.num_assistant_tokens_schedule = "constant"
     twin.generation_config.num_assistant_tokens, twin.generation_config.assistant_confidence_threshold = 5, 0.0
@@ -311,7 +276,8 @@ def whisper() -> Any:
 
 def test_whisper_is_read_through_its_decoder() -> None:
     torch.manual_seed(0)
-    model = sharp(whisper())
+    model = whisper().eval()
+    model.proj_out.weight.data.mul_(SHARP)
     sound = torch.randn(1, 8, 40)
     settings = {"max_new_tokens": 8, "do_sample": False, "return_timestamps": False}
     expected = model.generate(sound, **settings)
@@ -321,24 +287,9 @@ def test_whisper_is_read_through_its_decoder() -> None:
     assert sum(head.paths.values()) > 0
 
 
-def family(kind: str) -> Any:
-    sizes: dict[str, Any] = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": VOCAB}
-    sizes["encoder_attention_heads"] = 2
-    sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64}
-    sizes |= {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "forced_eos_token_id": None}
-    kinds = {
-        "marian": (MarianMTModel, MarianConfig),
-        "bart": (BartForConditionalGeneration, BartConfig),
-        "mbart": (MBartForConditionalGeneration, MBartConfig),
-    }
-    made, config = kinds[kind]
-    torch.manual_seed(0)
-    return sharp(made(config(**sizes)))
-
-
 @pytest.mark.parametrize("kind", ["marian", "bart", "mbart"])
 def test_a_bias_that_the_model_adds_is_folded_in(kind: str) -> None:
-    model = family(kind)
+    model = made(kind)
     model.final_logits_bias.copy_(torch.randn(1, VOCAB, generator=torch.Generator().manual_seed(2)) * 3)
     expected = model.generate(PROMPT, **SHORT)
     head = accelerate(model, method="codes")
@@ -370,40 +321,3 @@ def test_text_calibrates_with_a_bar_and_says_what_to_expect(model: Any, words: A
         accelerate(model, [[1, 2]], text=pieces, tokenizer=words)
     with pytest.raises(OptionError, match="no token in them"):
         accelerate(model, text=[""], tokenizer=words)
-
-
-def test_a_model_that_was_never_accelerated_is_left_alone(model: Any) -> None:
-    before = model.lm_head
-    assert restore(model) is before is model.lm_head
-    with pytest.raises(InputError, match=r"call headlong's accelerate\(model\) first"):
-        generate(model, PROMPT, **SHORT)
-    with pytest.raises(OptionError, match="this is one itself"):
-        generate(model, PROMPT, custom_generate=headlong_generate, **SHORT)
-    accelerate(model)
-    assert restore(model) is before and restore(model) is before
-
-
-def gpt2() -> Any:
-    torch.manual_seed(0)
-    return sharp(GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=64, n_embd=48, n_layer=1, n_head=2)))
-
-
-BEAMS: dict[str, dict[str, Any]] = {
-    "beams": {"num_beams": 4},
-    "several answers": {"num_beams": 4, "num_return_sequences": 3, "length_penalty": 0.3},
-    "penalty": {"num_beams": 3, "repetition_penalty": 1.5},
-    "bans": {"num_beams": 3, "no_repeat_ngram_size": 1, "suppress_tokens": list(range(3, 300))},
-    "early": {"num_beams": 2, "early_stopping": True, "min_new_tokens": 3},
-}
-
-
-@pytest.mark.parametrize("name", BEAMS)
-@pytest.mark.parametrize("make", [gpt2, llama])
-def test_beams_are_those_of_the_dense_model(make: Any, name: str) -> None:
-    model = make()
-    ids = torch.randint(3, VOCAB, (2, 5), generator=torch.Generator().manual_seed(5))
-    expected = model.generate(ids, **SHORT, **BEAMS[name])
-    head = accelerate(model, method="codes")
-    assert torch.equal(generate(model, ids, **SHORT, **BEAMS[name]), expected)
-    assert sum(rows for path, rows in head.paths.items() if path.startswith("beams")) > 0
-    assert not any("dense" in path for path in head.paths)

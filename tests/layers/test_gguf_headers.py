@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import headlong as hl
+from children import in_limits
 from headlong.errors import MalformedFileError, MissingTensorError, OptionError, StoreError, VersionError
 from headlong.layers.gguf_header import KINDS, GgufHeader
 from headlong.links import IDENTITY, Affine, SoftCap
-from limited import in_limits
 
 WEIGHT = np.arange(64, dtype=np.float32).reshape(8, 8)
 CODES = {int: (4, "I"), float: (6, "f")}

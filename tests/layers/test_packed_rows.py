@@ -6,9 +6,7 @@ The oracle is ggml's own dequantisation in the ``gguf`` package, and an engine o
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
+from children import said
 from headlong import native
 from headlong.engines.build import arrays_of
 from headlong.errors import InputError, MalformedFileError, WrongLayerError
@@ -72,9 +71,7 @@ print(native.isa())
 @pytest.mark.parametrize("level", [*native.levels(), native.REFERENCE])
 def test_the_numbers_are_those_of_ggml_at_every_level(level: str) -> None:
     """To the last bit, but for the sign of zero, which a product has not."""
-    call, at = [sys.executable, "-c", EACH_LEVEL, str(Path(__file__).parent)], os.environ | {"HEADLONG_ISA": level}
-    done = subprocess.run(call, env=at, capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout.strip() == level, done.stderr
+    assert said(EACH_LEVEL, Path(__file__).parent, HEADLONG_ISA=level) == level
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,15 +144,13 @@ print((megabytes("VmRSS") - before) / head, (megabytes("VmHWM") - before) / head
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read from /proc")
+@pytest.mark.one_of("how")
 @pytest.mark.parametrize("how", ["without vectors", "calibrated"])
 @pytest.mark.parametrize(("kind", "times"), [("Q8_0", 2.2), ("Q6_K", 2.0), ("Q4_K", 2.3)])
 def test_a_process_holds_no_more_than_twice_the_head(kind: str, times: float, how: str) -> None:
     """Freed pages and all; and little more at any time while it compiles, or, for vectors, less than the float32 matrix."""
-    call = [sys.executable, "-c", RESIDENT, str(Path(__file__).parent), kind, how]
-    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr
-    held, peak, dense = map(float, done.stdout.split())
-    assert held <= times and peak <= (times + 0.5 if how == "without vectors" else dense), done.stdout
+    held, peak, dense = map(float, said(RESIDENT, Path(__file__).parent, kind, how).split())
+    assert held <= times and peak <= (times + 0.5 if how == "without vectors" else dense), (held, peak, dense)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q6_K", INT8])
@@ -177,8 +172,8 @@ def test_files_keep_the_rows(kind: str, tmp_path: Path) -> None:
     again = hl.Layer.load(tmp_path / "layer.safetensors")
     assert again.dtype == kind and again.checksum() == layer.checksum()
     about = {"format": "headlong layer", "version": "1", "link": json.dumps(layer.link.as_dict())}
-    for said in ({"kind": kind, "dim": DIM + 256}, {"kind": "Q9", "dim": DIM}, {"kind": 8, "dim": DIM}, {}):
-        write_file(tmp_path / "odd.safetensors", {"lm_head.weight": rows.stored}, about | {"rows": json.dumps(said)})
+    for row_facts in ({"kind": kind, "dim": DIM + 256}, {"kind": "Q9", "dim": DIM}, {"kind": 8, "dim": DIM}, {}):
+        write_file(tmp_path / "odd.safetensors", {"lm_head.weight": rows.stored}, about | {"rows": json.dumps(row_facts)})
         with pytest.raises(MalformedFileError):
             hl.Layer.load(tmp_path / "odd.safetensors")
 

@@ -1,15 +1,16 @@
-"""The pool: no more threads than processors, nothing for those that nobody needs, and what control groups allow."""
+"""The pool and the host's OpenMP team: no more threads than processors, every kind of caller, answers beside PyTorch."""
 
 from __future__ import annotations
 
+import ctypes.util
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from children import program, said
 from headlong import native
 
 module = pytest.importorskip("headlong._native")
@@ -52,8 +53,7 @@ print(grown, moved, time.process_time() - idle)
 
 @linux
 def test_no_more_workers_than_processors_and_only_those_wake_that_are_asked_for() -> None:
-    found = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, timeout=300, check=True)
-    grown, moved, idle = (float(word) for word in found.stdout.split())
+    grown, moved, idle = map(float, said(COUNTED).split())
     assert grown <= module.processors() - 1
     assert moved <= 1, "two threads are the caller and one worker"
     assert idle < 0.2, "seconds of processor time in two seconds in which nobody asked"
@@ -98,8 +98,7 @@ def test_the_default_is_what_the_process_may_use(monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv(name, raising=False)
     pinned = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
     code = pinned + "from headlong import native; print(native.threads())"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["1"]
+    assert said(code) == "1"
     assert 1 <= module.processors() <= len(os.sched_getaffinity(0))
     assert native.threads(7) == 7
 
@@ -119,11 +118,81 @@ def test_a_scheduler_s_number_of_threads_is_kept(monkeypatch: pytest.MonkeyPatch
 
 @linux
 def test_the_first_failure_of_a_call_is_its_own(tmp_path: Path) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("c++")
-    if compiler is None:
-        pytest.skip("no C++ compiler")
-    here, csrc, program = Path(__file__).parent, Path(__file__).parents[2] / "csrc", tmp_path / "first_failure"
-    sources = [str(here / "first_failure.cpp"), str(csrc / "runtime" / "pool.cpp")]
-    subprocess.run([compiler, "-std=c++17", "-pthread", f"-I{csrc}", *sources, "-ldl", "-o", str(program)], check=True)
-    said = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)
-    assert said.stdout == "bad_alloc\n"
+    found = subprocess.run([program(tmp_path, "first_failure.cpp", "-pthread")], capture_output=True, check=True, timeout=60)
+    assert found.stdout == b"bad_alloc\n"
+
+
+BESIDE_PYTORCH = """
+import os, sys, threading
+import numpy as np
+import torch
+import headlong as hl
+from headlong import native
+
+module = native.loaded()
+module.tell_way(0)  # before compile, which works in the team on an idle machine
+layer = hl.Layer(np.random.default_rng(0).standard_normal((20_000, 64)).astype(np.float32))
+engine = hl.compile(layer, "codes", threads=2)
+rows = np.random.default_rng(1).standard_normal((40, 1, 64))
+weight = torch.ones(500, 500)
+
+def answers():
+    found = []
+    for row in rows:
+        weight @ weight[0]
+        found += [engine.topk(row, 3), engine.lse(row), engine.sample(row, 3, seed=5)]
+    return found
+
+def same(found):
+    return all(np.array_equal(a, b) for one, other in zip(found, expected) for a, b in zip(one[:2], other[:2]))
+
+expected = answers()
+assert module.team_rounds() == 0
+module.tell_way(int(sys.argv[1]))
+for count in (2, 1, 3, 2):
+    torch.set_num_threads(count)
+    before = module.team_rounds()
+    assert same(answers())
+    assert torch.get_num_threads() == count
+    if sys.argv[1] == "1" and module.processors() > 1:
+        assert (module.team_rounds() > before) == (count > 1)
+found = []
+threads = [threading.Thread(target=lambda: found.append(answers())) for _ in range(2)]
+for thread in threads:
+    thread.start()
+assert same(answers())
+for thread in threads:
+    thread.join()
+assert all(map(same, found)) and len(found) == 2
+child = os.fork()
+if child == 0:
+    before = module.team_rounds()
+    os._exit(0 if [engine.topk(row, 3).ids.tolist() for row in rows] == [one.ids.tolist() for one in expected[::3]]
+             and before == module.team_rounds() == 0 else 1)
+assert os.waitpid(child, 0)[1] == 0
+print("as expected")
+"""
+
+
+@linux
+@pytest.mark.parametrize("policy", ["active", "passive"])
+@pytest.mark.parametrize("way", ["1", "-1"])
+def test_answers_beside_pytorch(monkeypatch: pytest.MonkeyPatch, way: str, policy: str) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert said(BESIDE_PYTORCH, way) == "as expected"
+
+
+def runtimes() -> list[str]:
+    """What stands in for GNU's runtime: nothing, and others of this machine."""
+    return ["", *filter(None, map(ctypes.util.find_library, ("omp5", "omp", "iomp5")))]
+
+
+@linux
+@pytest.mark.parametrize("runtime", runtimes())
+def test_every_caller_and_the_faster_way(tmp_path: Path, runtime: str) -> None:
+    known = os.environ | {"OMP_NUM_THREADS": "4"} | ({"LD_PRELOAD": runtime} if runtime else {})
+    command = [program(tmp_path, "host_team.cpp", "-fopenmp")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=known)
+    assert found.stdout == "as expected\n"

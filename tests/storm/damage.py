@@ -29,8 +29,8 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
 
+from cases import MAKERS, Wanted, build_structured  # noqa: E402
 from storm import SANITIZED  # noqa: E402
-from structured import MAKERS, Wanted, build_structured  # noqa: E402
 
 import headlong as hl  # noqa: E402
 from headlong.errors import HeadlongError  # noqa: E402

@@ -28,8 +28,14 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
 
-from cases import around_tastes  # noqa: E402
-from structured import MAKERS, Oracle, Reference, Wanted, build_structured  # noqa: E402
+from cases import (  # noqa: E402
+    MAKERS,
+    Oracle,
+    Reference,
+    Wanted,
+    around_tastes,
+    build_structured,
+)
 
 import headlong as hl  # noqa: E402
 from headlong.bench.measure import commit  # noqa: E402

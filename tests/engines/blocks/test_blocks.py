@@ -1,4 +1,4 @@
-"""Blocks: bounds that hold for every class, ids that are float64's, the same from every executor, and damaged files refused."""
+"""Boxes and rays: bounds that hold for every class, ids that are float64's from every executor, damaged files refused."""
 
 from __future__ import annotations
 
@@ -12,15 +12,30 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES
-from bounded import FORMS, IDS, LEVELS, boxes, check, check_bounds, check_bounds_at, check_ids_of, clustered, rays_wherever
+from bounded import (
+    FORMS,
+    IDS,
+    LEVELS,
+    around_tastes,
+    boxes,
+    check,
+    check_bounds,
+    check_bounds_at,
+    check_ids_of,
+    clustered,
+    rays_wherever,
+)
 from headlong import native
+from headlong.engines.base import Engine
 from headlong.engines.methods import blocks as by_blocks
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
 from headlong.previews.blocks import choice as block_choice
 from headlong.previews.blocks.boxes import spectral
+from headlong.previews.blocks.rays import rays_of
 from headlong.previews.blocks.records import lengths_up
+from headlong.previews.whitening import whiten
 from headlong.store import open_file, write_file
 from oracle import truth
 
@@ -267,3 +282,41 @@ def test_lengths_are_rounded_up_and_norms_bounded() -> None:
         true = np.linalg.norm(matrix, 2)
         assert true <= spectral(matrix) <= 1.5 * true
     assert spectral(np.zeros((3, 4))) == 0
+
+
+def test_rows_out_of_reach_have_no_rays() -> None:
+    layer, hidden = around_tastes(100, 20)
+    weight = layer.weight.copy()
+    weight[3] *= 1e12
+    far = Layer(weight, layer.bias)
+    assert rays_of(far, whiten(far.weight, hidden.astype(np.float64))) is None
+
+
+@pytest.mark.parametrize("form", ["rays"], indirect=True)
+def test_classes_behind_rays_come_and_go(form: str) -> None:
+    layer, hidden = around_tastes(3000, 32)
+    engine = hl.compile(layer, "codes", eps=math.inf, delta=0.0, calibration=hidden, blocks=True)
+    assert isinstance(engine, Engine)
+    best = engine.topk(hidden[:1], 3).ids[0]
+    fewer = engine.without(best[:1])
+    assert best[0] not in fewer.topk(hidden[:1], 10).ids
+    more = fewer.with_rows(layer.weight[best[:1]] * 2, layer.bias[best[:1]], ids=best[:1])  # type: ignore[index]
+    for changed in (more, more.compact()):
+        weight = layer.weight.copy()
+        weight[best[0]] *= 2
+        check(changed.topk(hidden, 10), Layer(weight, layer.bias), hidden)
+    assert more.compact().plan.blocks.rays is not None  # type: ignore[union-attr]
+
+
+def test_rays_are_chosen_where_they_read_less_than_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden = around_tastes(5000, 48)
+    chosen = hl.compile(layer, calibration=hidden, **IDS)
+    rng = np.random.default_rng(0)
+    energy = np.arange(1, 49.0) ** -1.5
+    other = Layer((rng.standard_normal((5000, 48)) * energy).astype(np.float32))
+    boxed = hl.compile(other, calibration=(rng.standard_normal((60, 48)) * energy).astype(np.float32), **IDS)
+    assert chosen.plan.blocks.rays is not None  # type: ignore[union-attr]
+    assert boxed.plan.blocks.rays is None  # type: ignore[union-attr]
+    monkeypatch.setattr(by_blocks, "tighter", lambda layer, plan, boxes, *more: boxes)
+    boxes = hl.compile(layer, calibration=hidden, **IDS)
+    assert chosen.topk(hidden[:1]).cost.bytes < boxes.topk(hidden[:1]).cost.bytes

@@ -1,4 +1,4 @@
-"""Any layer, through blocks alone: every answer is float64's, whatever the sizes, rows, masks and changes, and after a file."""
+"""Any layer, through blocks alone: rankings, normalisers and samples are float64's, after changes and files, too."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headlong as hl
+from adversarial import CASES, build
+from bounded import IDS, LEVELS, always, clustered, through
+from headlong import native
 from headlong.engines.base import Engine
+from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
-from headlong.plan import Blocks
+from headlong.plan import Blocks, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import EVERY
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import Truth, check_topk, check_within, truth
@@ -60,15 +63,7 @@ def cases(draw: st.DrawFn) -> tuple[Layer, np.ndarray, np.random.Generator]:
     return Layer(rows, None if bias is None else (bias * rng.standard_normal(shape[0])).astype(np.float32)), hidden, rng
 
 
-def through(layer: Layer, blocks: Blocks) -> Engine:
-    """An engine whose ids come from ``blocks`` whatever is asked, normalisers too."""
-    plain = hl.compile(layer, "codes", eps=0.01, delta=0.0, blocks=False)
-    assert isinstance(plain, Engine)
-    all_of_it = blocks._replace(min_eps=1e-3, max_batch=EVERY, max_k=layer.vocab)
-    return Engine(layer, plain.method, plain.plan._replace(blocks=all_of_it), plain.norms, plain.promise)
-
-
-def check(engine: Any, expected: Truth, hidden: np.ndarray, k: int, **which: Any) -> None:
+def check_ranking(engine: Any, expected: Truth, hidden: np.ndarray, k: int, **which: Any) -> None:
     for batch in (1, 4):
         for start in range(0, len(hidden), batch):
             part = slice(start, start + batch)
@@ -96,9 +91,9 @@ def test_any_question_of_any_layer(by: str, case: tuple[Layer, np.ndarray, np.ra
         return  # rows out of the reach of rays
     engine = through(layer, blocks)
     k = data.draw(st.sampled_from(sorted({1, min(3, layer.vocab), layer.vocab})))
-    check(engine, truth(layer, hidden), hidden, k)
+    check_ranking(engine, truth(layer, hidden), hidden, k)
     some = rng.choice(layer.vocab, int(rng.integers(1, layer.vocab + 1)), replace=False)
-    check(engine, truth(layer, hidden, live_of(some, layer.vocab)), hidden, k, allowed=some)
+    check_ranking(engine, truth(layer, hidden, live_of(some, layer.vocab)), hidden, k, allowed=some)
     with tempfile.TemporaryDirectory() as folder:
         engine.save(Path(folder) / "engine.safetensors")
         again = hl.load(Path(folder) / "engine.safetensors")
@@ -129,7 +124,7 @@ def test_classes_go_until_none_is_left(case: tuple[Layer, np.ndarray, np.random.
     for left in (alive, np.zeros_like(alive)):
         engine = engine if left is alive else engine.without(np.arange(len(weight)))
         expected = truth(Layer(weight, bias), hidden, left)
-        check(engine, expected, hidden, min(3, len(weight)))
+        check_ranking(engine, expected, hidden, min(3, len(weight)))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -158,3 +153,246 @@ def test_smooth_links_are_drawn_by_their_table_everywhere() -> None:
         drawn = [engine.sample(hidden, 5, 0.01, seed=3, **how) for engine in engines]
         assert (drawn[0].ids == drawn[1].ids).all()
         np.testing.assert_allclose(drawn[0].score, drawn[1].score, rtol=1e-13, atol=1e-9)
+
+
+compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="NumPy looks at one query after the other")
+TEMPERATURES = (0.1, 0.7, 1.0, 3.0, 10.0)
+
+
+def keys(layer: Layer, hidden: np.ndarray, temperature: float, seed: int, row0: int, draw: int, class0: int = 0) -> np.ndarray:
+    """``link(z) / T + g [batch, vocab]`` in float64."""
+    ids = np.arange(layer.vocab) + class0
+    noise = [gumbels(seed, row0 + row, draw, ids) for row in range(len(hidden))]
+    return layer.link(truth(layer, hidden).logits) / temperature + np.stack(noise)
+
+
+def check(
+    engine: Any, layer: Layer, hidden: np.ndarray, temperature: float = 1.0, n: int = 1, live: Any = None, **more: Any
+) -> None:
+    """Every draw has the largest key of all, and its own logit and key."""
+    drawn = engine.sample(hidden, n=n, temperature=temperature, seed=11, position=4 + np.arange(len(hidden)), **more)
+    assert drawn.proved.all()
+    for draw in range(n):
+        all_ = keys(layer, hidden, temperature, 11, 4, draw, more.get("class0", 0))
+        if live is not None:
+            all_ = np.where(live, all_, -np.inf)
+        near = 1e-9 * (1 + np.abs(all_.max(axis=1)))
+        own = np.take_along_axis(all_, drawn.ids[:, draw : draw + 1], axis=1)[:, 0]
+        assert (own >= all_.max(axis=1) - near).all()
+        assert (np.abs(own - drawn.score[:, draw]) <= near).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_a_sample_has_the_largest_key_of_all(level: str, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    layer, hidden = clustered(1000, 40)
+    engine = through(layer, blocks_of(layer, whiten(layer.weight, hidden.astype(np.float64))), math.inf)
+    live = np.zeros((1, 1000), bool)
+    live[0, 300:900] = True
+    for rows in (hidden[:1], hidden[:3]):
+        check(engine, layer, rows, temperature, n=2)
+        check(engine, layer, rows, temperature, class0=7)
+        check(engine, layer, rows, temperature, live=live, allowed=np.arange(300, 900))
+    each = np.stack([np.roll(live[0], 100 * row) for row in range(3)])
+    gone = np.stack([np.flatnonzero(~row) for row in each])
+    check(engine, layer, hidden[:3], temperature, live=each, exclude=gone)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_on_layers_that_break_careless_bounds(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    case = build(name, "float32")
+    engine = hl.compile(case.layer, calibration=case.hidden, **IDS)
+    full = hl.compile(case.layer, "full", eps=math.inf)
+    for temperature in (0.5, 4.0):
+        mine, theirs = (one.sample(case.hidden, n=3, temperature=temperature, seed=2) for one in (engine, full))
+        np.testing.assert_array_equal(mine.ids, theirs.ids)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    vocab=st.sampled_from([1, 2, 15, 17, 33, 300, 700]), dim=st.sampled_from([1, 3, 16, 17, 65]),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0]), temperature=st.sampled_from([1e-3, 0.3, 1.0, 5.0, 1e4]),
+    by=st.sampled_from(["boxes", "rays"]),
+)  # fmt: skip
+def test_any_layer(seed: int, vocab: int, dim: int, scale: float, temperature: float, by: str) -> None:
+    rng = np.random.default_rng(seed)
+    weight = rng.standard_normal((vocab, dim)) * np.exp(rng.normal(0, 1, (vocab, 1)))
+    weight[rng.random(vocab) < 0.3] = weight[0]
+    bias = rng.standard_normal(vocab).astype(np.float32) if seed % 2 else None
+    layer = Layer((scale * weight).astype(np.float32), bias, hl.Affine(0.5, 3.0) if seed % 3 else None)
+    hidden = rng.standard_normal((4, dim)) * np.array([0, 1e-3, 1, 20])[:, None]
+    basis = whiten(layer.weight, rng.standard_normal((40, dim)))
+    blocks = blocks_of(layer, basis) if by == "boxes" else rays_of(layer, basis)
+    if blocks is not None:
+        engine, live = through(layer, blocks, math.inf), np.zeros((1, vocab), bool)
+        check(engine, layer, hidden, temperature, n=2)
+        live[0, rng.choice(vocab, int(rng.integers(1, vocab + 1)), replace=False)] = True
+        check(engine, layer, hidden, temperature, live=live, allowed=np.flatnonzero(live))
+
+
+@compiled_code
+def test_a_long_way_and_queries_together() -> None:
+    layer, hidden = clustered(300_001, 16)
+    blocks = blocks_of(layer, whiten(layer.weight, hidden.astype(np.float64)))
+    engine, full = through(layer, blocks, math.inf), hl.compile(layer, "full", eps=math.inf)
+    for temperature in (0.5, 2.0):
+        for threads in (1, 3):
+            fewer = Engine(layer, engine.method, engine.plan, engine.norms, engine.promise, threads=threads)
+            for rows in (hidden[:1], hidden[:20]):
+                mine, theirs = (one.sample(rows, temperature=temperature, seed=3) for one in (fewer, full))
+                np.testing.assert_array_equal(mine.ids, theirs.ids)
+
+
+@compiled_code
+def test_few_rows_are_read_and_what_no_bound_tells_apart_is_given_up() -> None:
+    layer, hidden = clustered(20_000, 48)
+    cost = hl.compile(layer, calibration=hidden, **IDS).sample(hidden[:20], seed=1).cost
+    assert cost.rows.mean() < 200 and cost.bytes.mean() < 0.1 * layer.weight.nbytes
+    rng = np.random.default_rng(0)
+    alike = Layer((rng.standard_normal(48) + 1e-6 * rng.standard_normal((5000, 48))).astype(np.float32))
+    vectors = 1e5 * rng.standard_normal((40, 48))
+    engine = through(alike, blocks_of(alike, whiten(alike.weight, vectors)), math.inf)
+    rows = []
+    for row in vectors:
+        check(engine, alike, row[None], temperature=0.01)
+        rows.append(int(engine.sample(row[None], temperature=0.01, seed=11, position=4).cost.rows[0]))
+    assert max(rows) > 5000 and min(rows) < 100
+
+
+def test_other_links_look_at_all_classes() -> None:
+    layer, hidden = clustered(3000, 40)
+    capped = Layer(layer.weight, layer.bias, hl.SoftCap(3.0))
+    engine = hl.compile(capped, calibration=hidden, **IDS)
+    assert engine.plan.blocks is not None and not engine.plan.blocks.samples
+    check(engine, capped, hidden[:3])
+
+
+NATIVE = native.levels()[1:]
+EPS = 0.01
+
+
+def peaked(vocab: int = 6000, dim: int = 32, scale: float = 40.0) -> tuple[Layer, np.ndarray]:
+    """Classes whose logits spread over many nats: a few of them have all the mass."""
+    rng = np.random.default_rng(4)
+    energy = np.arange(1, dim + 1.0) ** -0.8
+    centres = rng.standard_normal((vocab // 40, dim)) * energy
+    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
+    hidden = rng.standard_normal((80, dim)) * energy * scale
+    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
+
+
+def by_blocks(layer: Layer, hidden: Any, **options: Any) -> Engine:
+    """An engine whose normalisers go by blocks, whether they are worth their while or not."""
+    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden, blocks=True, **options)
+    return always(engine, engine.plan.blocks, threads=engine.threads)
+
+
+def check_error(engine: Engine, layer: Layer, hidden: Any, k: int, eps: float) -> None:
+    """By the native call, by the steps in Python (which a mask takes), and for the normaliser alone."""
+    expected = truth(layer, hidden)
+    for top in (engine.topk(hidden, k, eps=eps), engine.topk(hidden, k, eps=eps, exclude=[-1])):
+        check_within(top.lse, expected.lse, top.error, 4 * expected.rounding)
+        fine = 4 * expected.rounding < eps  # where float64 cannot say a logit within eps, no executor can
+        assert (top.error <= eps)[fine & ~top.cost.dense].all()
+        for row in range(len(hidden)):
+            check_topk(expected.logits[row], top.ids[row], top.logits[row], expected.rounding[row])
+    found = engine.lse(hidden, eps=eps)
+    check_within(found.lse, expected.lse, found.error, 4 * expected.rounding)
+
+
+@pytest.mark.parametrize("level", NATIVE)
+@pytest.mark.parametrize("name", CASES)
+def test_errors_hold_on_layers_that_break_careless_bounds(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADLONG_ISA", level)
+    case = build(name, "float32")
+    engine = by_blocks(case.layer, case.hidden, delta=0)
+    for k in {1, min(10, case.layer.vocab), case.layer.vocab}:
+        check_error(engine, case.layer, case.hidden, k, EPS)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 900), st.integers(1, 40), st.floats(0.1, 30), st.sampled_from([0.001, 0.05, 2.0]))
+def test_errors_hold_for_any_spread(seed: int, vocab: int, dim: int, spread: float, eps: float) -> None:
+    rng = np.random.default_rng(seed)
+    layer = Layer((rng.standard_normal((vocab, dim)) / np.sqrt(dim)).astype(np.float32), None, hl.Affine(1.5, -2.0))
+    hidden = (rng.standard_normal((5, dim)) * spread).astype(np.float32)
+    check_error(by_blocks(layer, hidden, delta=0), layer, hidden, min(3, vocab), eps)
+
+
+def test_a_peaked_layer_reads_a_few_blocks_and_proves_its_normaliser() -> None:
+    layer, hidden = peaked()
+    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden[20:], blocks=True)
+    other = hl.compile(layer, "codes", eps=EPS, calibration=hidden[20:], blocks=False)
+    assert engine.plan.blocks.min_eps <= EPS
+    mine, theirs = ([one.topk(row[None], 10) for row in hidden[:20]] for one in (engine, other))
+    assert np.mean([top.cost.bytes for top in mine]) < 0.5 * np.mean([top.cost.bytes for top in theirs])
+    check_error(engine, layer, hidden[:20], 10, EPS)
+    check_error(engine, layer, hidden[:20], 10, 0.2)
+    top, lone = engine.topk(hidden[:9], 10), [engine.topk(row[None], 10) for row in hidden[:9]]
+    assert (top.ids == np.concatenate([one.ids for one in lone])).all()
+
+
+def test_a_nucleus_is_decided_by_the_classes_that_were_scored() -> None:
+    layer, hidden = peaked()
+    engine, other = by_blocks(layer, hidden), hl.compile(layer, "full", eps=EPS)
+    live = np.random.default_rng(2).random(layer.vocab) < 0.5
+    for more in ({}, {"temperature": 0.6}, {"min_p": 0.2}, {"exclude": np.flatnonzero(~live)}, {"temperature": 4.0}):
+        mine, theirs = (
+            one.sample(hidden[:20], 5, top_p=0.8, seed=3, position=9 + np.arange(20), eps=math.inf, **more)
+            for one in (engine, other)
+        )
+        np.testing.assert_array_equal(mine.ids, theirs.ids)
+        np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-9)
+    lone = engine.sample(hidden[:1], 5, top_p=0.8, seed=3, eps=math.inf)
+    assert lone.proved.all()
+    assert lone.cost.rows[0] < layer.vocab / 8
+
+
+def reader_by(layer: Layer, blocks: Blocks) -> Any:
+    """By blocks wherever these can answer."""
+    level, norms = native.isa(), np.zeros(layer.vocab, np.float32)
+    rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), Plan(), level)
+    always = blocks._replace(max_batch=2**31 - 1, max_k=layer.vocab, min_eps=1e-3)
+    return native.reader(rows, None, native.blocks(layer.weight, layer.bias, blocks, 0.25, level), always)
+
+
+def spread(seed: int, vocab: int, dim: int, nats: float, by: str) -> tuple[Layer, np.ndarray, Blocks | None]:
+    """A layer whose logits have a standard deviation of about ``nats``, some rows the same, and blocks of it."""
+    rng = np.random.default_rng(seed)
+    energy = np.arange(1, dim + 1.0) ** -0.7
+    centres = rng.standard_normal((max(1, vocab // 30), dim)) * energy
+    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
+    weight[rng.random(vocab) < 0.1] = weight[0]
+    bias = rng.standard_normal(vocab).astype(np.float32) if seed % 2 else None
+    layer = Layer(weight.astype(np.float32), bias, hl.Affine(1.5, -2.0) if seed % 3 else None)
+    hidden = rng.standard_normal((4, dim)) * energy * nats
+    basis = whiten(layer.weight, rng.standard_normal((40, dim)) * energy)
+    return layer, hidden, blocks_of(layer, basis) if by == "boxes" else rays_of(layer, basis)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    vocab=st.sampled_from([1, 2, 15, 17, 33, 300, 900]), dim=st.sampled_from([1, 3, 16, 17, 65]),
+    nats=st.sampled_from([0.0, 0.3, 3.0, 30.0, 300.0]), eps=st.sampled_from([1e-3, 0.01, 0.05, 2.0]),
+    by=st.sampled_from(["boxes", "rays"]),
+)  # fmt: skip
+def test_normalisers_of_any_layer(seed: int, vocab: int, dim: int, nats: float, eps: float, by: str) -> None:
+    layer, hidden, blocks = spread(seed, vocab, dim, nats, by)
+    if blocks is None:
+        return
+    k, affine = min(5, vocab), layer.link.lowered()[1:]
+    for mask in (None, (np.random.default_rng(seed).random((1, vocab)) < 0.7).astype(np.uint8)):
+        live = None if mask is None else np.broadcast_to(mask[0] != 0, (len(hidden), vocab))
+        expected = truth(layer, hidden, live)
+        logits, ids, log_probs, lse, error, *_, dense = reader_by(layer, blocks).topk(hidden, k, eps, mask, 1)
+        done = ~dense
+        off = np.abs(lse[done] - expected.lse[done])
+        assert (off <= error[done] + 8 * expected.rounding[done] * affine[0]).all()
+        assert (error[done] <= eps).all()
+        best = -np.sort(-expected.log_probs, axis=1)[:, :k]
+        there = done[:, None] & np.isfinite(best)
+        assert (np.abs(log_probs[there] - best[there]) <= eps + 1e-9 * (1 + np.abs(best[there]))).all()
+        for row in np.flatnonzero(done):
+            check_topk(expected.logits[row], ids[row], logits[row], float(expected.rounding[row]))

@@ -1,9 +1,10 @@
-"""Blocks that no vectors recommended: built where rows of the layer are found by them, given up where queries are not."""
+"""Which calls go by blocks: recommended by vectors or on trial, given up where queries find nothing, and behind shards."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,14 @@ import pytest
 import headlong as hl
 from headlong import native
 from headlong.arrays import Array
-from headlong.plan import MOST_SCORED, Plan
+from headlong.engines.base import Engine
+from headlong.engines.shards import here
+from headlong.plan import MOST_SCORED, Blocks, Plan
+from headlong.previews.blocks import choice as block_choice
+from headlong.previews.blocks.choice import searched, worth
 from headlong.previews.blocks.trial import CLASSES
+from made_layers import decaying
+from oracle import check_topk, check_within, truth
 
 K, LEADING = 10, 3
 TRIED, SELDOM = 8, 512  # searches after which a trial may be over, and calls of which one still searches: csrc/blocks/search.h
@@ -138,3 +145,140 @@ def test_a_flat_layer_costs_at_most_a_tenth_more(vocab: int, dim: int, k: int) -
             np.mean([one.topk(hidden[at : at + batch], k).cost.bytes for at in range(0, 200, batch)]) for one in engines
         )
         assert chosen <= 1.1 * plain
+
+
+VOCAB, DIM, CUT, ASKED = 9001, 48, 4500, 40
+FILTERS: list[dict[str, Any]] = [
+    {"top_k": 7, "n": 3}, {"min_p": 0.05}, {"top_p": 0.7, "temperature": 0.7}, {"n": 2},
+    {"top_k": 50, "top_p": 0.7, "min_p": 0.01},
+]  # fmt: skip
+
+
+@pytest.fixture(params=[level for level in native.levels() if level in ("portable", native.levels()[-1])])
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HEADLONG_ISA", request.param)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[hl.Layer, np.ndarray]:
+    layer, hidden = decaying(VOCAB, DIM, 2.0, seed=3)
+    weight = layer.weight.copy()
+    weight[8000:8020] = weight[100:120]  # ties across shards: the smaller id first
+    return hl.Layer(weight, np.zeros(VOCAB, np.float32)), hidden
+
+
+def by_blocks(layer: hl.Layer, hidden: np.ndarray, **more: Any) -> Engine:
+    engine = hl.compile(layer, "codes", calibration=hidden[ASKED:], blocks=True, threads=2, **more)
+    assert isinstance(engine, Engine)
+    assert engine.plan.blocks is not None
+    return engine
+
+
+@pytest.mark.usefixtures("level")
+def test_shards_answer_as_one_layer_does(case: tuple[hl.Layer, np.ndarray]) -> None:
+    whole, hidden = case
+    rows, parts = hidden[:9], [slice(0, CUT), slice(CUT, VOCAB)]
+    shards = here([by_blocks(hl.Layer(whole.weight[part], whole.bias[part]), hidden, eps=math.inf) for part in parts])
+    plain, true = hl.compile(whole, "full", eps=0.01, threads=2), truth(whole, rows)
+    for k in (1, 10, 64):
+        for some in (rows[:1], rows):
+            found = shards.topk(some, k)
+            for b in range(len(some)):
+                check_topk(true.logits[b], found.ids[b], found.logits[b], float(true.rounding[b]))
+            assert found.proved.all()
+    masks: list[dict[str, Any]] = [{"exclude": list(range(3000))}, {"allowed": list(range(4000, 5000))}]
+    for limits in masks:
+        np.testing.assert_array_equal(shards.topk(rows, 10, **limits).ids, plain.topk(rows, 10, **limits).ids)
+    for filters in FILTERS:
+        places = 3 + np.arange(len(rows))
+        drawn, expected = (engine.sample(rows, seed=5, position=places, **filters) for engine in (shards, plain))
+        np.testing.assert_array_equal(drawn.ids, expected.ids, err_msg=str(filters))
+    within = shards.topk(rows, 10, eps=0.05)
+    check_within(within.lse, true.lse, within.error, 0.0)
+    assert (within.error <= 0.05).all()
+
+
+def test_codes_answer_what_they_alone_can_behind_blocks_too(case: tuple[hl.Layer, np.ndarray]) -> None:
+    """Entropies, and draws of each row by a rule of its own, cost what they do without blocks, and are the same."""
+    layer, hidden = case
+    engine, rows = by_blocks(layer, hidden), hidden[:9]
+    without = Engine(layer, engine.method, engine.plan._replace(blocks=None), engine.norms, engine.promise, threads=2)
+    rules = {"seed": np.arange(9), "top_p": np.linspace(0.3, 0.9, 9), "eps": math.inf}
+    for ask in (lambda one: one.entropy(rows / 40), lambda one: one.sample(rows, **rules)):
+        mine, theirs = ask(engine), ask(without)
+        for name in mine._fields[:3]:
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+        np.testing.assert_array_equal(mine.cost.bytes, theirs.cost.bytes)
+    each = engine.sample(rows, seed=np.arange(9), top_k=5, eps=math.inf)  # a search answers that sooner, and proves it
+    lone = engine.sample(rows[8:], seed=8, position=8, top_k=5, eps=math.inf)
+    assert each.proved.all() and each.cost.bytes[8] == lone.cost.bytes[0] and (each.ids[8] == lone.ids[0]).all()
+
+
+SHARE = 0.25
+
+
+def around_centres(vocab: int = 6000, dim: int = 64) -> tuple[hl.Layer, np.ndarray]:
+    """Classes near a few centres of falling energy, and hidden vectors to match."""
+    rng = np.random.default_rng(0)
+    energy = np.arange(1, dim + 1.0) ** -0.7
+    centres = rng.standard_normal((150, dim)) * energy
+    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
+    return hl.Layer(weight.astype(np.float32)), ((rng.standard_normal((600, dim)) * energy + 0.3) * 4).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def subject() -> tuple[hl.Layer, Plan, Blocks, np.ndarray]:
+    if native.isa() == native.REFERENCE:
+        pytest.skip("the reference does not choose")
+    layer, hidden = around_centres()
+    engine: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden, blocks=True)
+    return layer, engine.plan, engine.plan.blocks, hidden.astype(np.float64)
+
+
+def test_what_a_search_reads_is_counted(subject: Any) -> None:
+    layer, _, blocks, hidden = subject
+    search = searched(layer, blocks, hidden, SHARE, 10)
+    assert search.every >= blocks.head.nbytes + blocks.levels[0].records.nbytes
+    assert search.opened > 0 and search.rows >= 10 and search.again == 0
+    assert searched(layer, blocks, hidden, SHARE, 256).opened > search.opened
+
+
+def scans_are_dear(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(block_choice, "FETCHED", 0.1)
+    patch.setattr(block_choice, "ROW", 10.0)
+    patch.setattr(block_choice, "PRODUCTS", 1.0)
+
+
+def test_dear_places_speak_for_the_look_and_dear_scans_for_blocks(subject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, plan, blocks, hidden = subject
+    with monkeypatch.context() as patch:
+        scans_are_dear(patch)
+        found = worth(layer, plan, blocks, hidden, SHARE)
+        assert found.max_k >= 64 and found.max_k_of_batches >= 16
+        assert found.trial > searched(layer, blocks, hidden, SHARE, 16).every
+    monkeypatch.setattr(block_choice, "FETCHED", 1000.0)
+    found = worth(layer, plan, blocks, hidden, SHARE)
+    assert found.max_k == 0 and found.max_k_of_batches == 0
+
+
+def test_a_batch_is_searched_for_up_to_as_many_classes_as_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans_are_dear(monkeypatch)
+    layer, hidden = around_centres()
+    made: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden[:400])
+    plan = made.plan._replace(blocks=made.plan.blocks._replace(max_k=64, max_batch=2, max_k_of_batches=16))
+    engine, asked = Engine(layer, made.method, plan, made.norms, made.promise), hidden[400:464]
+    few, more = engine.topk(asked, 16), engine.topk(asked, 17)
+    assert few.proved.all() and not more.proved.all()  # codes answer
+    np.testing.assert_array_equal(few.ids[:, 0], more.ids[:, 0])
+    assert engine.topk(asked, 16, exclude=np.arange(40)).proved.all()
+    assert engine.sample(asked, top_k=10, seed=1).proved.all()
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e20, 3e38])
+def test_vectors_that_stand_in_beside_biases_of_any_size(rng: np.random.Generator, size: float) -> None:
+    """Products with rows vary as biases do, where squares of these are beyond float32, too."""
+    layer = hl.Layer(rng.standard_normal((300, 8), dtype=np.float32), np.float32(size) * rng.random(300, dtype=np.float32))
+    assert layer.bias is not None
+    varied = np.std(block_choice.stand_ins(layer) @ layer.weight.T.astype(float))
+    assert varied > 0.4 * block_choice.BESIDE_BIAS * np.std(layer.bias.astype(float)) and np.isfinite(varied)

@@ -19,7 +19,13 @@ from headlong.engines import adapting
 from headlong.engines.adapting import Adapting
 from headlong.errors import OptionError
 from headlong.previews import kept_queries
-from learning import DIM, learned, world
+from made_layers import DIM, learned, world
+
+
+@pytest.fixture
+def few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learning from few queries, so that tests need not ask thousands."""
+    monkeypatch.setattr(kept_queries, "MOST_NUMBERS", 2 * DIM * DIM)
 
 
 @pytest.mark.usefixtures("few_queries")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 
 import tiny_gguf
+from children import said
 from headlong.errors import HeadlongError, MissingTensorError, StoreError, UnsupportedError, WrongLayerError
 from headlong.layers.gguf_file import GgufFile
 
@@ -86,16 +84,10 @@ except StoreError as error:
 """
 
 
-def run(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="this system has no limit on the size of files")
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     path, cache = tiny_gguf.write(tmp_path / "model.gguf"), tmp_path / "cache"
-    done = run(LIMITED, path, cache)
-    assert "cannot be written" in done.stdout and done.returncode == 0, done.stderr
+    assert "cannot be written" in said(LIMITED, path, cache)
     assert files(cache) == []
 
 

@@ -20,7 +20,7 @@ from headlong.integrations.llama_cpp.head import Head  # noqa: E402
 from headlong.integrations.llama_cpp.picking import Row  # noqa: E402
 from headlong.integrations.llama_cpp.settings import Settings  # noqa: E402
 
-VOCAB, DIM, DRAWS = 3000, 32, 1500
+VOCAB, DIM, DRAWS = 3000, 32, 1000
 SHARP, FLAT = 3.0, 0.9
 """How large logits are: a nucleus of some tokens, and of more than the first list has."""
 GENERATED = [7, 7, 7, 11, 900, 12, 7, 11]
@@ -157,13 +157,6 @@ def test_the_reference_is_llama_cpps_chain(case: str, edits: str) -> None:
     found[[token for token, _ in left]] = np.exp(logits - np.logaddexp.reduce(logits))
     expected = reference(x.astype(np.float64), settings)
     assert np.abs(found - expected).max() < 1e-4 and abs((found > 0).sum() - (expected > 0).sum()) <= 1  # in float32
-
-
-def test_the_comparison_can_fail(head: Head) -> None:
-    hidden = hidden_of(SHARP)
-    x = head.engine.layer.weight.astype(np.float64) @ hidden[0]
-    one, other = (reference(x, Settings(top_p=p, top_k=0, min_p=0)) for p in (0.9, 0.8))
-    assert ((one > 0) != (other > 0)).any()
 
 
 def test_what_leaves_nothing_or_makes_no_sense_is_refused(head: Head) -> None:

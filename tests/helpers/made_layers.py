@@ -1,6 +1,8 @@
-"""Layers for tests of rotated codes, and readers of them."""
+"""Layers with a known spectrum, readers of their codes, and engines that learned their queries."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +11,19 @@ from headlong import native
 from headlong.encode.basis import basis_for
 from headlong.encode.tiles import codes_of
 from headlong.engines.reference.codes import CodesInNumPy
+from headlong.layers.matrix import Layer
 from headlong.plan import Plan, Segment
+
+
+def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[Layer, np.ndarray]:
+    """A layer whose logits' energy falls as ``j ** -power`` in a hidden basis, and vectors with an offset to match."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+    energy = np.arange(1, dim + 1.0) ** (-power / 2)
+    weight = (rng.standard_normal((vocab, dim)) * energy) @ turn.T * 2
+    hidden = (rng.standard_normal((400, dim)) * energy) @ turn.T + rng.standard_normal(dim)
+    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
+
 
 SEGMENTS = (
     (Segment(0, 19, 8, 2), Segment(19, 51, 3), Segment(51, 100, 1)),
@@ -55,3 +69,24 @@ def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int
     norms = native.row_norms(layer.weight, 1)
     rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), Plan(), level)
     return native.reader(rows, native.code_reader(rows, codes, level)), CodesInNumPy(layer, codes, rows), rows
+
+
+VOCAB, DIM = 21_000, 128
+
+
+def world(seed: int = 0) -> tuple[hl.Layer, np.ndarray]:
+    """Rows and queries with energies that fall off: a few coordinates say most of a logit."""
+    rng = np.random.default_rng(seed)
+    fall = 0.93 ** np.arange(DIM)
+    turn = np.linalg.qr(rng.standard_normal((DIM, DIM)))[0]
+    weight = (rng.standard_normal((VOCAB, DIM)) * fall) @ turn
+    hidden = (rng.standard_normal((4000, DIM)) * fall) @ turn
+    return hl.Layer(weight.astype(np.float32)), (4 * hidden).astype(np.float32)
+
+
+def learned(layer: hl.Layer, hidden: np.ndarray, **options: Any) -> Any:
+    engine = hl.compile(layer, "codes", adapt=True, threads=1, **options)
+    for row in hidden[: 2 * DIM]:
+        engine.topk(row[None], 5)
+    engine.wait()
+    return engine
