@@ -41,7 +41,7 @@ docs:
 
 # Screenshots of the site, the report and the demo's page, to be looked at (needs Chromium)
 pictures FOLDER="artefacts":
-    HEADLONG_ARTEFACTS={{FOLDER}} {{python}} -m pytest -q -n 0 -k "screenshots or pictures" tests/test_docs.py tests/report/test_browse.py
+    HEADLONG_ARTEFACTS={{FOLDER}} {{python}} -m pytest -q -n 0 -k "screenshots or pictures" tests/test_docs.py tests/report
 
 # A million damaged files for the readers
 fuzz INPUTS="1000000" SEED="1":

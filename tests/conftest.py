@@ -20,7 +20,8 @@ SEED = 20261121
 if not any(Path("/dev").glob("nvidia*")):  # before anything imports triton: kernels for a GPU run in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["HEADLONG_PLAN"] = "first"  # plans are the same on every machine, and no test times anything
-os.environ.setdefault("HEADLONG_THREADS", "2")  # OMP_NUM_THREADS, which is 1 in runs of many processes, is for PyTorch here
+os.environ.setdefault("HEADLONG_THREADS", "2")  # OMP_NUM_THREADS is for NumPy and PyTorch here
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that pytest starts: it starts one for each processor
 TRAINED = "heads/wikitext2-gpt512"
 
 EXAMPLES = 100 if os.environ.get("HEADLONG_TEST_ALL") else 50

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Answer, Form, form_of, ids64, kind_of
+from headlong.arrays import Answer, Form, form_of, hidden_rows, ids64, kind_of
 from headlong.engines.class_masks import check_some_left, class_mask
 from headlong.engines.device.matrix import DeviceMatrix
 from headlong.engines.device.memory import Tensor, tensor_of
@@ -74,7 +74,7 @@ def call_of(
     """The arguments of a verb on the device, and of which kind the answer is to be."""
     torch, device, layer = matrix.torch, matrix.device, matrix.layer
     form = form_of(hidden)
-    x = hidden.detach() if form.kind == "torch" else tensor_of(np.asarray(hidden), torch, device)
+    x = hidden.detach() if form.kind == "torch" else tensor_of(hidden_rows(hidden, layer.dim), torch, device)
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise DtypeError(f"hidden is {x.dtype}; expected float16, bfloat16, float32 or float64: convert it first")
     if x.ndim != 2 or x.shape[1] != layer.dim:

@@ -42,7 +42,7 @@ def place_of(name: Any) -> tuple[Any, Any]:
 
 def tensor_of(array: Any, torch: Any, device: Any) -> Tensor:
     """A NumPy array on the device; bfloat16 by its bits."""
-    owned = np.array(array, order="C")
+    owned = np.array(array, array.dtype.newbyteorder("="), order="C")
     if owned.dtype.name == "bfloat16":
         return torch.from_numpy(owned.view(np.int16)).view(torch.bfloat16).to(device)
     return torch.from_numpy(owned).to(device)
