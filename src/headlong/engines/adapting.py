@@ -174,7 +174,8 @@ class Adapting(Changeable):
             if self._busy() or queries is not self._queries:
                 return
             np.ma.isMaskedArray(queries)  # loads it now: a child that is forked while the thread does waits for it for ever
-            self._thread = threading.Thread(target=self._compile, args=(queries,), name="headlong adapts", daemon=True)
+            # Not a daemon: a process that ends waits. A thread that is ended inside a product leaves BLAS waiting for ever.
+            self._thread = threading.Thread(target=self._compile, args=(queries,), name="headlong adapts", daemon=False)
             self._thread.start()
 
     def _compile(self, queries: Queries) -> None:
