@@ -76,6 +76,7 @@ def teaching(verb: Verb) -> Verb:
 
 class Adapting(Changeable):
     """The verbs of :class:`headlong.engines.base.Engine`. Made by ``headlong.compile(layer, adapt=True)``.
+    A process that ends waits for a plan that is being compiled.
 
     ``now``       the engine that answers at present
     ``adapted``   how many times another took its place
