@@ -47,10 +47,10 @@ def run(name: str, threads: int, seconds: float, loads: list[int], others: int, 
     import torch
 
     import headlong as hl
+    from common.real_layers import load
     from headlong import native
     from headlong.bench import cold, rivals
     from headlong.bench.machine_load import Neighbours
-    from headlong.bench.real_layers import load
 
     torch.set_num_threads(threads)
     one, module, rng = load(name), native.loaded(), random.Random(0)

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from headlong.bench import gguf, measure
-from headlong.bench.real_layers import smollm2_file
+from headlong.demo.language_model import smollm2_file
 
 PROMPTS = (
     "The largest library in the city was built in", "She opened the letter and began to read:",

@@ -17,8 +17,8 @@ import argparse
 import sys
 from typing import Any
 
+from common.real_layers import LAYERS, load
 from headlong.bench import measure
-from headlong.bench.real_layers import LAYERS, load
 
 OURS = ("headlong", "headlong, calibrated", "headlong, calibrated, ids only", "headlong, proved within 0.2")
 

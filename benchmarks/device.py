@@ -1,7 +1,7 @@
 """On a GPU: every engine that there is, and PyTorch in bfloat16 as it is, compiled, and as a CUDA graph.
 
     python benchmarks/device.py --json results/device.json                       four shapes, batches of 1, 8, 64 and 1,024
-    python benchmarks/device.py --layer smollm2 --batch 1,64 --json FILE         a layer of headlong.bench.real_layers
+    python benchmarks/device.py --layer smollm2 --batch 1,64 --json FILE         one of common/real_layers.py
     python benchmarks/device.py --shape 128256,2048,1 --device cuda:1 --json FILE
 
     x     = median seconds of PyTorch's fastest form / those of the row's faster form (as it is, graph)         below 1: slower
@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import headlong as hl
+from common.real_layers import load
 from headlong.arrays import evenly
 from headlong.bench import measure
 from headlong.bench.measure import Contestant, Schedule
 from headlong.bench.oracle import Truth, true_log_probs
-from headlong.bench.real_layers import load
 from headlong.bench.rivals.dense import linked
 from headlong.bench.synthetic import shape, synthetic
 from headlong.engines.device.memory import INTERPRETER, place_of, tensor_of
@@ -255,7 +255,7 @@ def table(name: str, layer: dict[str, Any], rows: list[dict[str, Any]]) -> Itera
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layer", action="append", default=[], help="of headlong.bench.real_layers, or a harvested folder")
+    parser.add_argument("--layer", action="append", default=[], help="a layer that people have, or a harvested folder")
     parser.add_argument("--shape", action="append", default=[], help="VOCAB,DIM,POWER of a synthetic layer")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16", "float32"], help="of the rows")
     parser.add_argument("--batch", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64, 1024])

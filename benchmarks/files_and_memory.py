@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from common.real_layers import LAYERS, load
 from headlong.bench import measure
-from headlong.bench.real_layers import LAYERS, load
 
 IMPORT = "import time; start = time.perf_counter(); import headlong; print(time.perf_counter() - start)"
 LOAD = (

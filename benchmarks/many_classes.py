@@ -69,7 +69,7 @@ def main() -> int:
     parser.add_argument("--json", help="the file of a page's results")
     asked = parser.parse_args()
     measure.claim_threads(asked.threads)
-    from headlong.bench.real_layers import fitted_labels
+    from common.real_layers import fitted_labels
     from headlong.integrations.sklearn import TopKClassifier
 
     model, _, valid = fitted_labels()

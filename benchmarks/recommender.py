@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from common.real_layers import load
 from headlong.bench import measure
-from headlong.bench.real_layers import load
 
 LAYERS = ("catalogue", "catalogue-items", "movielens-als", "movielens-bpr")
 OURS = ("headlong, ids only", "headlong, calibrated, ids only")

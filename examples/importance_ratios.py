@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 
 import headlong as hl
-from headlong.bench.real_layers import load
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+from common.real_layers import load
 
 ROWS = 1024
 

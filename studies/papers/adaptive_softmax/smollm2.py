@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headlong.bench import real_layers
+from benchmarks.common import real_layers
 from headlong.errors import DataError
 from headlong.store import write_file
 from studies.data import load

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 import headlong as hl
+from benchmarks.common import real_layers
 from headlong import Layer
-from headlong.bench import real_layers
 from headlong.bench.measure import Progress
 from headlong.errors import DataError
 from headlong.store import open_file

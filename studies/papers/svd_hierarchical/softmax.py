@@ -29,8 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common import real_layers
 from headlong import Layer
-from headlong.bench import real_layers
 from headlong.store import open_file
 from studies.papers import Context, Model, PaperTable, Row, Setting, register
 from studies.papers.cells import Expected

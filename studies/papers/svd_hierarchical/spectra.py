@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.common import real_layers
 from headlong import Layer
-from headlong.bench import real_layers
 from headlong.errors import HeadlongError
 from studies.papers.scripts import keep
 

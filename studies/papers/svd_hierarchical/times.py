@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 import headlong as hl
+from benchmarks.common import real_layers
 from headlong import Layer
-from headlong.bench import real_layers, rivals
+from headlong.bench import rivals
 from headlong.bench.measure import Contestant, Schedule, contest, environment, pinned, processors, read_run, write_run
 from headlong.structured import TreeLayer, load_layer
 from studies.papers.shown import progress

@@ -56,12 +56,11 @@ def demo(
 
 def language_model(threads: int, tokens: int, as_json: bool) -> None:
     """``--model``: a sentence continued token by token by both."""
-    from headlong.bench.real_layers import smollm2_file
     from headlong.cli.terminal import say_json, show
     from headlong.demo import language_model as real
     from headlong.integrations.harvest import opened
 
-    file = smollm2_file()
+    file = real.smollm2_file()
     typer.echo(f"headlong: {file.name} is loaded and its output layer compiled", err=True)
     found, tokenizer = opened(file)
     steps, ids = [], tokenizer(real.SENTENCE, return_tensors="pt").input_ids

