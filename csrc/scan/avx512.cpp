@@ -39,7 +39,7 @@ inline Q broadcast(const int8_t* x) {
 template <int Bits> inline void dots(Sum& sum, Q codes, Q x) { sum = _mm512_dpbusd_epi32(sum, codes, x); }
 inline I total(Sum sum) { return (I)sum; }
 inline __attribute__((always_inline)) void ahead(const uint8_t* codes, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) _mm_prefetch(reinterpret_cast<const char*>(codes) + kReadAhead + at, _MM_HINT_T1);
+    for (int64_t at = 0; at < bytes; at += 64) _mm_prefetch(reinterpret_cast<const char*>(codes) + at, _MM_HINT_T1);
 }
 constexpr int AT_ONCE(int lanes) { return lanes <= 4 ? 4 : 2; }
 

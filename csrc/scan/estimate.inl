@@ -5,6 +5,7 @@
 //   load_codes(p), right<n>(q), left<n>(q), masked(q, m), merged(a, m, b) = (a & m) | b
 //   dots<Bits>(sum, q, x)   sum += <four codes, four signed bytes at x> in each lane; of 8 bits, of the codes less 128 where kSigned
 //   AT_ONCE(lanes)          registers of classes for so many queries
+//   ahead(p, bytes)         asks memory for the lines there
 
 // `from`: the lowest bit of a field of `Bits` bits in each byte; `to`: where it is wanted.
 template <int From, int To, int Bits>
@@ -56,12 +57,16 @@ inline void add_quad(const uint8_t* group, const int8_t* x, Sum (&sums)[Lanes][V
 }
 
 template <int Bits, int Lanes, int Vectors>
-inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, bool ask, float* est) {
+inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, int64_t ask, float* est) {
     Sum sums[Lanes][Vectors] = {}, others[Lanes][Vectors] = {};  // of one query, two sums in turns: each waits for its last
     auto& odd = Lanes == 1 ? others : sums;
+    constexpr int64_t kAsked = std::max<int64_t>(64, Vectors * LANES * 4);
     const int8_t* x = pass.x;
     for (int64_t g = 0; g < groups; ++g, codes += Bits * kTile * 4, x += 32 * Lanes) {
-        if (ask) ahead(codes, Bits * kTile * 4);
+        if (ask != 0) {
+#pragma GCC unroll 8
+            for (int word = 0; word < Bits; ++word) ahead(codes + word * kTile * 4 + ask, kAsked);
+        }
         add_quad<Bits, Lanes, Vectors, 0>(codes, x, sums);
         add_quad<Bits, Lanes, Vectors, 1>(codes, x, odd);
         add_quad<Bits, Lanes, Vectors, 2>(codes, x, sums);
@@ -92,10 +97,12 @@ void estimate_lanes(const uint8_t* tile, const TileLayout& layout, const ScanPas
         const uint8_t* scales = tile + layout.scales + passes[p].segment * kTile * 4;
         for (int64_t first = 0; first < kTile; first += kStep) {
             const uint8_t* codes = tile + segment.at + first * 4;
-#define HEADLONG_BITS(b) case b: add_segment<b, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, !again && first == 0, est + first); break;
+            // Each pass over a tile's classes asks for as many lines: one that asked for all would wait, and the others leave memory idle.
+            const int64_t ask = again || first * 4 % 64 != 0 ? 0 : kStep < kTile ? layout.bytes : kReadAhead;
+#define HEADLONG_BITS(b) case b: add_segment<b, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, ask, est + first); break;
             switch (segment.bits) {
                 HEADLONG_BITS(1) HEADLONG_BITS(2) HEADLONG_BITS(3) HEADLONG_BITS(4) HEADLONG_BITS(5) HEADLONG_BITS(6)
-                default: add_segment<8, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, !again && first == 0, est + first);
+                default: add_segment<8, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, ask, est + first);
             }
 #undef HEADLONG_BITS
         }

@@ -20,6 +20,6 @@ inline int8x16_t broadcast(const int8_t* x) {
 }
 template <int Bits> inline int8x16_t signed_codes(Q codes) { return vreinterpretq_s8_u8(Bits == 8 ? veorq_u8(codes, vdupq_n_u8(128)) : codes); }
 inline __attribute__((always_inline)) void ahead(const uint8_t* codes, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(codes + kReadAhead + at, 0, 2);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(codes + at, 0, 2);
 }
 constexpr int AT_ONCE(int lanes) { return lanes <= 4 ? 4 : 2; }
