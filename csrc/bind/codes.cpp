@@ -66,7 +66,7 @@ class BoundCodes {
         for (const CodeGroup& group : all.groups)
             for (int64_t t = 0; t < codes_.count; ++t) {
                 alignas(64) float some[kLanes * kTile], upper[kTile], radii[kMostLanes];
-                codes_.scan->estimate(codes_.tile(t), codes_.layout, group.passes.data(), static_cast<int>(group.passes.size()), group.lanes, true, some);
+                codes_.scan->estimate(codes_.tile(t), codes_.layout, group.passes.data(), static_cast<int>(group.passes.size()), group.lanes, codes_.layout.bytes, some);
                 const ScanRadii all_radii = radii_of(codes_, &all.queries[group.first], group.n, kappa);
                 codes_.scan->radii(codes_.tile(t), codes_.layout, all_radii, 0, radii, nullptr, nullptr);
                 for (int q = 0; q < group.n; ++q) {

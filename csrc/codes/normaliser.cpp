@@ -33,7 +33,7 @@ std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, 
         const int64_t in = std::min(next, codes.count - 1);
         if (in != tile) {
             tile = in, place = 0, sum = before[tile];
-            codes.scan->estimate(codes.tile(tile), codes.layout, alone.passes.data(), static_cast<int>(alone.passes.size()), 1, true, est);
+            codes.scan->estimate(codes.tile(tile), codes.layout, alone.passes.data(), static_cast<int>(alone.passes.size()), 1, 0, est);
             CodeMasses::Sum sum_of;
             CodeMasses::Spread spread;
             masses_of_tile(exponent, question, q, tile, exponent.of(est, all.queries[q], linked), masses.sums[tile].off, masses.edge, lift, mass, shared, &sum_of,

@@ -27,8 +27,8 @@ void scan_tiles(const Codes& codes, const std::vector<CodeGroup>& groups, int64_
                 check_in();
                 const int64_t tile = t * step;
                 for (size_t g = 0; g < groups.size(); ++g) {
-                    codes.scan->estimate(codes.tile(tile), codes.layout, groups[g].passes.data(), static_cast<int>(groups[g].passes.size()), groups[g].lanes, g == 0,
-                                         est);
+                    codes.scan->estimate(codes.tile(tile), codes.layout, groups[g].passes.data(), static_cast<int>(groups[g].passes.size()), groups[g].lanes,
+                                         g == 0 ? step * codes.layout.bytes : 0, est);
                     visit(thread, g, tile, est);
                 }
             }

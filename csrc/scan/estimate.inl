@@ -88,17 +88,17 @@ inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int
 }
 
 template <int Lanes>
-void estimate_lanes(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, bool fresh, float* est) {
+void estimate_lanes(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int64_t next, float* est) {
     constexpr int kVectors = AT_ONCE(Lanes), kStep = kVectors * LANES;
     for (int q = 0; q < Lanes; ++q) std::memcpy(est + q * kTile, tile + layout.bases, kTile * 4);
     for (int p = 0; p < count; ++p) {
         const TileSegment& segment = layout.segment[passes[p].segment];
-        const bool again = !fresh || (p > 0 && passes[p - 1].segment == passes[p].segment);
+        const bool again = p > 0 && passes[p - 1].segment == passes[p].segment;
         const uint8_t* scales = tile + layout.scales + passes[p].segment * kTile * 4;
         for (int64_t first = 0; first < kTile; first += kStep) {
             const uint8_t* codes = tile + segment.at + first * 4;
             // Each pass over a tile's classes asks for as many lines: one that asked for all would wait, and the others leave memory idle.
-            const int64_t ask = again || first * 4 % 64 != 0 ? 0 : kStep < kTile ? layout.bytes : kReadAhead;
+            const int64_t ask = again || first * 4 % 64 != 0 ? 0 : next;
 #define HEADLONG_BITS(b) case b: add_segment<b, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, ask, est + first); break;
             switch (segment.bits) {
                 HEADLONG_BITS(1) HEADLONG_BITS(2) HEADLONG_BITS(3) HEADLONG_BITS(4) HEADLONG_BITS(5) HEADLONG_BITS(6)
@@ -109,11 +109,11 @@ void estimate_lanes(const uint8_t* tile, const TileLayout& layout, const ScanPas
     }
 }
 
-void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, bool fresh, float* est) {
+void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, int64_t next, float* est) {
     switch (lanes) {
-        case 1: return estimate_lanes<1>(tile, layout, passes, count, fresh, est);
-        case 2: return estimate_lanes<2>(tile, layout, passes, count, fresh, est);
-        case 4: return estimate_lanes<4>(tile, layout, passes, count, fresh, est);
-        default: return estimate_lanes<8>(tile, layout, passes, count, fresh, est);
+        case 1: return estimate_lanes<1>(tile, layout, passes, count, next, est);
+        case 2: return estimate_lanes<2>(tile, layout, passes, count, next, est);
+        case 4: return estimate_lanes<4>(tile, layout, passes, count, next, est);
+        default: return estimate_lanes<8>(tile, layout, passes, count, next, est);
     }
 }

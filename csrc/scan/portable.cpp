@@ -24,7 +24,7 @@ int code_of(const uint8_t* codes, int bits, int64_t c, int64_t j) {
     return code;
 }
 
-void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, bool, float* est) {
+void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, int64_t, float* est) {
     for (int q = 0; q < lanes; ++q) std::memcpy(est + q * kTile, tile + layout.bases, kTile * 4);
     for (int p = 0; p < count; ++p) {
         const TileSegment& segment = layout.segment[passes[p].segment];

@@ -66,8 +66,9 @@ struct ScanRadii {
 };
 
 struct ScanKernels {
-    // The estimates [lanes][64] of a tile; lanes is 1, 2, 4 or 8. fresh: no cache is expected to have it, what follows is asked for ahead.
-    void (*estimate)(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, bool fresh, float* est);
+    // The estimates [lanes][64] of a tile; lanes is 1, 2, 4 or 8. next: from this tile to the one that follows, which is
+    // asked for ahead; 0 where there is none, or a cache has it.
+    void (*estimate)(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, int64_t next, float* est);
     // The tile's radii [kMostLanes], query after query; and, where they are not null, [kMostLanes] each: of a mass, a class with a share s may
     // be off by part * s * (1 + bend * s). exp(s h) - 1 <= s h + s^2 (exp(h) - 1 - h), h = beta * (radius + what the constant is to the least share).
     void (*radii)(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* part, float* bend);
