@@ -19,7 +19,7 @@ from headlong.engines.device.engine import BEYOND, BEYOND_CODES
 from headlong.engines.device.matrix import INTERPRETED, Tiles, coded, unit
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
-from oracle import check_draw, check_topk, check_within, logsumexp, truth
+from oracle import check_topk, check_within, logsumexp, truth
 from structured_layers import made
 from thinned import every
 
@@ -42,6 +42,14 @@ def check_answer(case: Case, answer: Any, live: Any = None) -> None:
     slack = reference.rounding * case.layer.link.steepest + 1e-12
     check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), slack)
     assert answer.proved.all()
+
+
+def same_draws(engine: Any, hidden: Any, *asked: Any, **wish: Any) -> Any:
+    """The draws of an engine, all proved, which are those of the CPU's."""
+    drawn, expected = (reader.sample(hidden, *asked, **wish) for reader in (engine, hl.compile(engine.layer, "full")))
+    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
+    np.testing.assert_allclose(drawn.score, expected.score, rtol=1e-12)
+    return drawn
 
 
 @PROVING
@@ -108,18 +116,8 @@ def test_all_classes_in_order(method: str) -> None:
 def test_samples_are_those_of_the_cpu(method: str, rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 24, link=hl.SoftCap(6.0))
     hidden = rng.standard_normal((2, 24)).astype(np.float32)
-    engine, cpu = hl.compile(layer, method, device=PLACE), hl.compile(layer, "full")
-    wish = {"n": 3, "temperature": 0.7, "seed": 2**63 + 5, "position": 2**40 + np.arange(2), "class0": 7}
-    drawn, expected = engine.sample(tensor(hidden), **wish), cpu.sample(hidden, **wish)
-    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
-    np.testing.assert_allclose(drawn.score.cpu(), expected.score, rtol=1e-12)
-    reference = truth(layer, hidden)
-    for row in range(2):
-        for n in range(3):
-            noise = gumbels(2**63 + 5, 2**40 + row, n, np.arange(7, 307))
-            exponents = reference.exponents[row] / 0.7
-            winner, score = int(drawn.ids[row, n]), float(drawn.score[row, n])
-            check_draw(reference.logits[row], exponents, noise, (0, 1.0, 0.0), winner, score)
+    wish = {"temperature": 0.7, "seed": 2**63 + 5, "position": 2**40 + np.arange(2), "class0": 7}
+    same_draws(hl.compile(layer, method, device=PLACE), hidden, 3, **wish)
 
 
 @pytest.mark.parametrize("filters", [{"top_k": 5}, {"top_p": 0.6}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.9, "min_p": 0.01}])
@@ -127,20 +125,16 @@ def test_samples_are_those_of_the_cpu(method: str, rng: np.random.Generator) -> 
 def test_filtered_samples_are_those_of_the_cpu(filters: dict[str, Any], method: str, rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 24)
     hidden = rng.standard_normal((2, 24)).astype(np.float32)
-    engine, cpu = hl.compile(layer, method, device=PLACE), hl.compile(layer, "full")
     for rows in (hidden, hidden[:1]):
-        drawn, expected = (reader.sample(rows, 2, 1.3, seed=8, **filters) for reader in (engine, cpu))
-        assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
-        np.testing.assert_allclose(drawn.score, expected.score, rtol=1e-12)
+        same_draws(hl.compile(layer, method, device=PLACE), rows, 2, 1.3, seed=8, **filters)
 
 
 def test_a_nucleus_wider_than_the_first_candidates(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headlong.engines.device.engine.NUCLEUS", 4)
     layer = layer_of(rng, 200, 9)
     hidden = (rng.standard_normal((2, 9)) * 0.1).astype(np.float32)
-    engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
-    drawn, expected = (reader.sample(hidden, 3, top_p=0.95, min_p=1e-9, seed=8) for reader in (engine, cpu))
-    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all() and drawn.cost.dense.all()
+    engine = hl.compile(layer, "full", device=PLACE)
+    assert same_draws(engine, hidden, 3, top_p=0.95, min_p=1e-9, seed=8).cost.dense.all()
     monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
     assert not engine.sample(hidden, top_p=0.95, min_p=1e-9, seed=8).proved.any(), "what cannot be looked at is not proved"
 
@@ -162,28 +156,23 @@ def test_draws_from_a_nucleus_are_those_of_the_cpu(
     """By the ends of a scan alone: masked, and in a graph, too."""
     layer = layer_of(rng, 1100 if GPU else 300, 9, link=link)
     hidden, live = (rng.standard_normal((4, 9)) * 0.3).astype(np.float32), rng.random((4, layer.vocab)) < 0.5
-    engine, cpu = hl.compile(layer, method, device=PLACE), hl.compile(layer, "full")
+    engine = hl.compile(layer, method, device=PLACE)
     for asked in ({"top_p": 0.7}, {"top_p": 0.95, "allowed": live}):
-        drawn, expected = (reader.sample(hidden, 3, 1.7, seed=8, **asked) for reader in (engine, cpu))
-        assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
-        np.testing.assert_allclose(drawn.score, expected.score, rtol=1e-12)
+        drawn = same_draws(engine, hidden, 3, 1.7, seed=8, **asked)
         assert (drawn.cost.rows == 3 * layer.vocab).all(), "the three scans of a row, and nothing was read again"
     monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
-    drawn, expected = (reader.sample(hidden, 3, 1.7, seed=8, top_p=0.7) for reader in (engine, cpu))
-    assert drawn.ids.tolist() == expected.ids.tolist() and drawn.proved.all()
+    same_draws(engine, hidden, 3, 1.7, seed=8, top_p=0.7)
 
 
 @pytest.mark.usefixtures("large")
 def test_a_nucleus_that_ends_among_equal_classes(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of a scan settle nothing. Float64 does, where the edge is not between two classes; there, all in order."""
     layer = hl.Layer(np.ones((128, 3), np.float32))
-    engine, cpu = hl.compile(layer, "full", device=PLACE), hl.compile(layer, "full")
-    hidden = rng.standard_normal((3, 3)).astype(np.float32)
+    engine, hidden = hl.compile(layer, "full", device=PLACE), rng.standard_normal((3, 3)).astype(np.float32)
     for top_p in (0.7, 0.5):
         monkeypatch.setattr(type(engine), "_capturing", lambda self: False)
-        drawn, expected = (reader.sample(hidden, 4, seed=8, top_p=top_p) for reader in (engine, cpu))
-        assert drawn.ids.tolist() == expected.ids.tolist() and (drawn.ids < 128 * top_p).all()
-        assert drawn.proved.all() and drawn.cost.dense.all()
+        expected = same_draws(engine, hidden, 4, seed=8, top_p=top_p)
+        assert (expected.ids < 128 * top_p).all() and expected.cost.dense.all()
         monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
         drawn = engine.sample(hidden, 4, seed=8, top_p=top_p)
         assert drawn.proved.any() and (drawn.ids == expected.ids)[drawn.proved].all()
@@ -198,8 +187,7 @@ def test_masks_given_ids_and_the_normaliser(method: str, rng: np.random.Generato
     live[0, [3, 5, 299]], live[1, 7] = True, True
     answer = engine.topk(tensor(hidden), 4, allowed=[[3, 5, 299], [7]])
     check_answer(Case(layer, hidden), answer, live)
-    drawn = engine.sample(tensor(hidden), 3, seed=1, allowed=[[3, 5, 299], [7]])
-    assert drawn.ids.tolist() == hl.compile(layer, "full").sample(hidden, 3, seed=1, allowed=[[3, 5, 299], [7]]).ids.tolist()
+    same_draws(engine, hidden, 3, seed=1, allowed=[[3, 5, 299], [7]])
     reference = truth(layer, hidden)
     scored = engine.log_prob(tensor(hidden), tensor(np.array([[0, 299], [5, 5]])))
     expected = np.take_along_axis(reference.log_probs, np.array([[0, 299], [5, 5]]), 1)
@@ -273,13 +261,13 @@ def test_rows_are_within_their_error_of_their_codes(dtype: str, rng: np.random.G
     rows[:10] = rng.standard_normal((10, 33))
     rows[0], rows[1, 5], rows[2] = 0.0, 1e4, 1e-44
     weight = torch.from_numpy(rows).to(getattr(torch, dtype)).nan_to_num(posinf=6e4, neginf=-6e4)
-    found = coded(torch, weight)
-    wide, scale = weight.double().numpy().astype(np.longdouble), found.scale.numpy().astype(np.longdouble)
-    off = np.sqrt(((wide - scale[:, None] * found.codes.numpy()) ** 2).sum(axis=1))
-    error = found.error.numpy()
+    codes, scales, errors = coded(torch, weight)
+    wide, scale = weight.double().numpy().astype(np.longdouble), scales.numpy().astype(np.longdouble)
+    off = np.sqrt(((wide - scale[:, None] * codes.numpy()) ** 2).sum(axis=1))
+    error = errors.numpy()
     assert (off <= error).all() and (error[3:10] <= off[3:10] * (1 + 1e-6)).all() and np.isfinite(error).all()
     alone = coded(torch, weight[5:6])
-    assert alone.codes.equal(found.codes[5:6]) and alone.error.equal(found.error[5:6]), "a row's codes are its own"
+    assert alone[0].equal(codes[5:6]) and alone[2].equal(errors[5:6]), "a row's codes are its own"
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -292,9 +280,9 @@ def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, r
     length, size = call.length.cpu().numpy()[:, None], np.linalg.norm(layer.weight.astype(np.float64), axis=1)
     off = 2.2 * unit(130, 64, batch > 1, batch > 1) * (size * length + np.abs(layer.bias))
     rounding = off + np.abs(exact.logits) * 2.0**-20  # of an upper end in float32
-    error = coded(torch, torch.from_numpy(layer.weight.astype(np.float64))).error.numpy()
-    for read, radius in ((matrix.rows, 0.0), (matrix.codes, error * length)):
-        high = read(call).high.cpu().double().numpy()
+    error = coded(torch, torch.from_numpy(layer.weight.astype(np.float64)))[2].numpy()
+    for codes, radius in ((False, 0.0), (True, error * length)):
+        high = matrix.scan(call, codes=codes).high.cpu().double().numpy()
         assert (high >= exact.logits - exact.rounding[:, None]).all()
         assert (high <= exact.logits + 2 * radius + rounding).all()
 
@@ -304,8 +292,8 @@ def test_a_radius_that_is_too_small_would_be_noticed(rng: np.random.Generator) -
     layer, hidden = layer_of(rng, 900, 16), rng.standard_normal((32, 16)).astype(np.float32)
     engine = hl.compile(layer, "codes", eps=math.inf, device=PLACE)
     check_answer(Case(layer, hidden), engine.topk(tensor(hidden), 5))
-    for slack in engine.matrix.codes.slacks.values():
-        slack.zero_()
+    for rows, _ in engine.matrix.codes.values():
+        rows.slack.zero_()
     with pytest.raises(AssertionError):
         check_answer(Case(layer, hidden), engine.topk(tensor(hidden), 5))
 

@@ -90,23 +90,24 @@ def test_every_kernel_compiles_for_a_gpu_and_its_registers_suffice(monkeypatch: 
                     call, _ = call_of(engine.matrix, torch.zeros(batch, DIM, dtype=kind), wish=PLAIN)
                     for top_p in (1.0, 0.9):
                         engine._drawn(call, PLAIN._replace(top_p=top_p))
-                    engine.matrix.keys(call, torch.zeros(batch, VOCAB, dtype=torch.float64), sample=True)
-                for launch in launches:
-                    form = [launch[2].get(key) for key in ("MASS", "WIDEN", "BLOCK_B", "EXACT")]
-                    form += [launch[1].get(key) is not None for key in ("scale", "weight", "numbers", "keys_at")]
-                    variants.setdefault(f"{launch[0].__name__} {form}", variant(*launch))
+                    engine.matrix.exact(call, given=torch.zeros(batch, VOCAB, dtype=torch.float64), sample=True)
+                for kernel, given, fixed in launches:
+                    form = [fixed.get(key) for key in ("WIDEN", "QUERIES", "EXACT", "COLUMNS")]
+                    for record in ("rows", "call", "read"):
+                        form += [part is not None for part in given.get(record, ())]
+                    variants.setdefault(f"{kernel.__name__} {form} {given.get('keys') is None}", variant(kernel, given, fixed))
     plain = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     script, text = Path(__file__).resolve().parents[2] / "helpers" / "compiled.py", json.dumps(list(variants.values()))
     done = subprocess.run([sys.executable, script, "90"], input=text, capture_output=True, text=True, check=False, env=plain)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    made = {"prepare", "scan", "merge", "collect", "exact", "order", "weigh", "pick", "said"}
+    made = {"prepare", "scan", "merge", "exact", "order", "weigh", "pick", "said"}
     assert {code["kernel"] for code in found} >= made and len(found) == len(variants)
     assert [code for code in found if code["stack"] > 16] == []  # releases of the compiler differ by a spilled register or two
-    products = [code for code in found if code["kernel"] == "scan" and code["BLOCK_B"] > 1 and not code["WIDEN"]]
+    products = [code for code in found if code["kernel"] == "scan" and code["QUERIES"] > 1 and not code["WIDEN"]]
     assert products and all("float matrix" in code["uses"] for code in products)
     # codes that become 16-bit numbers on their way to a product are loaded eight at a time
-    wide = [code for code in found if code["kernel"] == "scan" and (code["WIDEN"] or "scale" in code)]
+    wide = [code for code in found if code["kernel"] == "scan" and (code["WIDEN"] or code["seen"]["rows"]["scale"][1] is None)]
     assert wide and all("16 bytes" in code["uses"] for code in wide)
 
 

@@ -19,8 +19,8 @@ import math
 from typing import Any
 
 from headlong.engines.device.calls import Call
-from headlong.engines.device.engine import DeviceEngine, Found
-from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix
+from headlong.engines.device.engine import DeviceEngine
+from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Found
 from headlong.engines.device.memory import Tensor
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import OptionError, named
@@ -78,29 +78,28 @@ class SvdDevice(DeviceEngine):
         mixed = (call.narrow.float() @ self.axes) @ self.preview.T
         mixed = mixed if matrix.bias is None else mixed + matrix.bias
         if call.mask is not None:
-            mixed = mixed.masked_fill(call.mask.expand(call.batch, -1) == 0, -math.inf)
+            mixed = mixed.masked_fill(call.mask.expand(len(call.x), -1) == 0, -math.inf)
         top, ids = torch.topk(mixed, min(matrix.vocab, max(self.budget, k)), dim=1)
         logits, _ = matrix.exact(call, ids.masked_fill(top == -math.inf, -1))
         return mixed.double().scatter(1, ids, logits), ids, logits
 
-    def _found(self, call: Call, mixed: Tensor, ids: Tensor | None, logits: Tensor, keys: Tensor, k: int) -> Found:
+    def _found(self, call: Call, k: int, mixed: Tensor, ids: Any, logits: Tensor, keys: Any = None) -> Found:
         torch, matrix = self.matrix.torch, self.matrix
-        lse = torch.logsumexp(matrix.keys(call, mixed), dim=1)
+        lse = torch.logsumexp(matrix.exact(call, given=mixed)[1], dim=1)
         rows = torch.full_like(lse, min(matrix.vocab, self.budget)).long()
-        read = rows.double() * matrix.row_bytes + matrix.vocab * 4.0 * (self.width + 1) / max(1, call.batch)
-        best, error, never = self._ordered(ids, logits, keys, k), torch.full_like(lse, math.inf), torch.zeros_like(call.bad)
-        return Found(*best, lse, error, rows, read, never, never.clone(), never.clone())
+        read = rows.double() * matrix.rows.bytes + matrix.vocab * 4.0 * (self.width + 1) / max(1, len(call.x))
+        best, never = self._ordered(ids, logits, logits if keys is None else keys, k), torch.zeros_like(call.bad).repeat(3, 1)
+        return Found(*best, lse, torch.full_like(lse, math.inf), rows, read, *never)
 
     def _best(self, call: Call, k: int, eps: float, *, sample: bool = False, codes: bool = True) -> Found:
-        mixed, ids, logits = self._mixed(call, k)
-        return self._found(call, mixed, ids, logits, logits, k)
+        return self._found(call, k, *self._mixed(call, k))
 
     def _drawn(self, call: Call, wish: Filters) -> Found:
         if wish.top_p < 1:
             return self._filtered(call, wish)
         mixed = self._mixed(call, 1)[0]
-        return self._found(call, mixed, None, mixed, self.matrix.keys(call, mixed, sample=True), 1)
+        return self._found(call, 1, mixed, None, *self.matrix.exact(call, given=mixed, sample=True))
 
     def _ranked(self, call: Call, wish: Filters) -> tuple[Found, bool]:
         mixed = self._mixed(call, wish.top_k)[0]
-        return self._found(call, mixed, None, mixed, mixed, wish.top_k or self.matrix.vocab), True
+        return self._found(call, wish.top_k or self.matrix.vocab, mixed, None, mixed), True

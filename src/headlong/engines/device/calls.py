@@ -2,7 +2,7 @@
 
 ::
 
-    hidden [batch, dim] -> Call(x, narrow, length, flags, mask, heat, numbers)
+    hidden [batch, dim] -> Call(x, narrow, length, bad, mask, heat, numbers)
 
 Nothing here copies from the host but a mask and ids that came from there, so that the rest can be captured in a CUDA graph.
 """
@@ -24,30 +24,19 @@ from headlong.errors import DtypeError, ShapeError
 
 class Call(NamedTuple):
     """``x [batch, dim]`` as it came and ``narrow`` in the type that scans read; ``length [batch]`` float32, not below ``‖x‖``;
-    ``flags [batch]`` int8: a row with NaN or infinity; ``mask [1 or batch, vocab]`` or None; ``heat [1]``, the temperature;
-    ``numbers [batch, 5]``, what noise depends on, where there is any; ``fours``: the first class starts a block of words."""
+    ``bad [batch]``: a row with NaN or infinity; ``mask [1 or batch, vocab]`` or None, its rows ``stride`` apart; ``heat [2]``
+    float64, the temperature and ``top_p``; ``numbers [batch, 5]`` int64, what noise depends on, where there is any: row, draw,
+    the two halves of the seed, the first class; ``fours`` is not None where that one starts a block of words."""
 
     x: Tensor
     narrow: Tensor
     length: Tensor
-    flags: Tensor
+    bad: Tensor
     mask: Tensor | None
+    stride: int
     heat: Tensor
     numbers: Tensor | None
-    fours: bool = True
-
-    @property
-    def batch(self) -> int:
-        return len(self.x)
-
-    @property
-    def bad(self) -> Tensor:
-        """Rows with NaN or infinity."""
-        return self.flags > 0
-
-    @property
-    def mask_stride(self) -> int:
-        return 0 if self.mask is None or len(self.mask) == 1 else int(self.mask.shape[1])
+    fours: int | None = 1
 
     def of(self, rows: Tensor) -> Call:
         """Some of its rows."""
@@ -58,14 +47,14 @@ class Call(NamedTuple):
         if n == 1 or self.numbers is None:
             return self
         call = self._each(lambda part: part.repeat_interleave(n, dim=0))
-        call.numbers.view(self.batch, n, 5)[:, :, 1] = self.numbers.new_ones(n).cumsum(dim=0) - 1  # type: ignore[union-attr]
+        call.numbers.view(len(self.x), n, 5)[:, :, 1] = self.numbers.new_ones(n).cumsum(dim=0) - 1  # type: ignore[union-attr]
         return call
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Call:
-        mask = change(self.mask) if self.mask_stride else self.mask
-        x, narrow, length, flags = (change(part) for part in self[:4])
+        x, narrow, length, bad = (change(part) for part in self[:4])
+        mask = change(self.mask) if self.stride else self.mask
         numbers = None if self.numbers is None else change(self.numbers)
-        return self._replace(x=x, narrow=narrow, length=length, flags=flags, mask=mask, numbers=numbers)
+        return self._replace(x=x, narrow=narrow, length=length, bad=bad, mask=mask, numbers=numbers)
 
 
 def call_of(
@@ -85,15 +74,16 @@ def call_of(
     if wish is not None:
         check_some_left(mask)
     x, batch = x.contiguous(), len(x)
-    length, flags = matrix.new(batch, kind="float32"), matrix.new(batch, kind="int8")
-    numbers, heat, noise = None, matrix.cold, (0, 0, 0, 0)
-    if wish is not None:
-        numbers, heat = matrix.new(batch, 5, kind="int64"), matrix.new(1)
-        noise = wish.row0, wish.seed, wish.class0, int(np.float64(wish.temperature).view(np.uint64))
-    matrix.launch("prepare", (batch,), x, length, flags, numbers, heat, layer.dim, *noise, BLOCK=1024)
-    narrow = x.float() if x.dtype == torch.float64 else x
+    length, bad = matrix.new(batch, kind="float32"), matrix.new(batch, kind="bool")
     mask = None if mask is None else matrix.tensor(mask)
-    return Call(x, narrow, length, flags, mask, heat, numbers, noise[2] % 4 == 0), form
+    stride = 0 if mask is None or len(mask) == 1 else layer.vocab
+    call, noise = Call(x, x.float() if x.dtype == torch.float64 else x, length, bad, mask, stride, matrix.cold, None), (0,) * 5
+    if wish is not None:
+        heat, top_p = (int(np.float64(number).view(np.uint64)) for number in (wish.temperature, wish.top_p))
+        noise = wish.row0, wish.seed, wish.class0, heat, top_p
+        call = call._replace(heat=matrix.new(2), numbers=matrix.new(batch, 5, kind="int64"), fours=None if noise[2] % 4 else 1)
+    matrix.launch("prepare", (batch,), call, layer.dim, *noise, BLOCK=1024)
+    return call, form
 
 
 def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.engines.arguments import checked_eps, checked_k
 from headlong.engines.contract import Bounded
 from headlong.engines.device.calls import Call, answered, call_of, ids_of
-from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Read
+from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Found, Read
 from headlong.engines.device.memory import Tensor
 from headlong.engines.sampling_filters import Filters
 from headlong.promise import Promise
@@ -42,23 +42,6 @@ NARROW, MISSED = 0.1, 1e-5
 """Of a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
 
 
-class Found(NamedTuple):
-    """``ids, logits, keys [batch, k]`` in the order of their keys (``z``, or ``f(z) / T + gumbel``), -1 and -inf where there is
-    none; ``lse, error [batch]``; ``rows, read``: what it cost; ``sure``: these are the best; ``open``: a row is to be read
-    again; ``whole``: all rows were read."""
-
-    ids: Tensor
-    logits: Tensor
-    keys: Tensor
-    lse: Tensor
-    error: Tensor
-    rows: Tensor
-    read: Tensor
-    sure: Tensor
-    open: Tensor
-    whole: Tensor
-
-
 class DeviceEngine(Bounded):
     """Reads one layer on a GPU. Made by ``headlong.compile(layer, device="cuda")``, or of a layer that lies there."""
 
@@ -67,9 +50,8 @@ class DeviceEngine(Bounded):
     options: dict[str, Any] = {}  # noqa: RUF012 - each engine's own
 
     def __init__(
-        self, matrix: DeviceMatrix, name: str, promise: Promise, *,
-        place: str, options: dict[str, Any], seed: int, reason: str,
-    ) -> None:  # fmt: skip
+        self, matrix: DeviceMatrix, name: str, promise: Promise, *, place: str, options: dict[str, Any], seed: int, reason: str
+    ) -> None:
         self.matrix, self.name, self.promise, self.place = matrix, name, promise, place
         self.layer, self.seed, self.reason, self.options = matrix.layer, seed, reason, options
 
@@ -78,7 +60,7 @@ class DeviceEngine(Bounded):
         k = checked_k(k, self.layer.vocab)
         call, form = call_of(self.matrix, hidden, allowed, exclude)
         found = self._best(call, k, self.promise.eps if eps is None else checked_eps(eps))
-        log_probs, lse, error = self.matrix.said(call, found.logits, found.lse, found.error, single=form.single)
+        log_probs, lse, error = self.matrix.said(call, found, single=form.single)
         return answered(TopK(log_probs, found.ids, found.logits, lse, error, found.sure, self._cost(found)), form)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
@@ -86,14 +68,13 @@ class DeviceEngine(Bounded):
         if allowed is not None or exclude is not None:
             return self._log_prob_among(hidden, ids, eps, allowed, exclude)
         call, form = call_of(self.matrix, hidden)
-        chosen = ids_of(self.matrix, ids, call.batch)
-        wrong = (chosen < 0) | (chosen >= self.layer.vocab)
+        chosen = ids_of(self.matrix, ids, len(call.x))
+        wrong = (chosen < 0) | (chosen >= self.layer.vocab) | call.bad[:, None]
         logits, _ = self.matrix.exact(call, chosen.masked_fill(wrong, -1))
         found = self._best(call, 0, self.promise.eps if eps is None else checked_eps(eps))
-        values, lse, error = self.matrix.said(call, logits, found.lse, found.error, single=form.single)
-        wrong |= call.bad[:, None]
+        values, lse, error = self.matrix.said(call, found._replace(logits=logits), single=form.single)
         scored = chosen.shape[1]
-        more = found._replace(rows=found.rows + scored, read=found.read + scored * self.matrix.row_bytes)
+        more = found._replace(rows=found.rows + scored, read=found.read + scored * self.matrix.rows.bytes)
         values, logits = values.masked_fill(wrong, math.nan), logits.masked_fill(wrong, math.nan)
         return answered(LogProb(values, logits, lse, error, self._cost(more)), form)
 
@@ -101,7 +82,7 @@ class DeviceEngine(Bounded):
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
         call, form = call_of(self.matrix, hidden, allowed, exclude)
         found = self._best(call, 0, self.promise.eps if eps is None else checked_eps(eps))
-        _, lse, error = self.matrix.said(call, found.logits, found.lse, found.error, single=form.single)
+        _, lse, error = self.matrix.said(call, found, single=form.single)
         return answered(Lse(lse, error, self._cost(found)), form)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
@@ -111,7 +92,7 @@ class DeviceEngine(Bounded):
             found, each = self._filtered(call, filters), 1
         else:
             found, each = self._drawn(call.drawn(filters.n), filters._replace(n=1)), filters.n
-        ids, logits, keys = (part.view(call.batch, filters.n) for part in (found.ids, found.logits, found.keys))
+        ids, logits, keys = (part.view(len(call.x), filters.n) for part in (found.ids, found.logits, found.keys))
         sure = found.sure.view(-1, each) & (ids >= 0)
         if each > 1:
             rows, read, whole = (part.view(-1, each).sum(dim=1) for part in (found.rows, found.read, found.whole))
@@ -123,20 +104,18 @@ class DeviceEngine(Bounded):
         if wish.top_p >= 1:
             return self._best(call, 1, math.inf, sample=True)
         matrix, k = self.matrix, math.ceil(math.log(MISSED) / math.log(1 - wish.top_p))
-        read = matrix.rows(call, sample=True)  # a nucleus is a share of the normaliser, which rows give more finely than codes
-        found = self._resolved(read, call, min(k, read.tiles), math.inf, sample=True)
-        ids, logits, keys, flags = told = matrix.picked(call, read, found, wish.top_p)
-        best = found._replace(ids=ids, logits=logits, keys=keys, sure=flags[0], open=flags[1])
+        read = matrix.scan(call, sample=True)  # a nucleus is a share of the normaliser, which rows give more finely than codes
+        found = self._resolved(read, call, min(k, read.ends.shape[2]), math.inf, sample=True)
+        best = matrix.picked(call, read, found)
         if self._capturing() or best.open.any():
-            matrix.picked(call, read, found, wish.top_p, told)
-            best = self._settled(call, wish, best)
+            best = self._settled(call, wish, matrix.picked(call, read, found, best))
         return best
 
     def _best(self, call: Call, k: int, eps: float, *, sample: bool = False, codes: bool = True) -> Found:
         """The k best by their keys and (but for a ``sample``) the normaliser, each row as far down as it needs."""
-        rows, few = self.matrix.rows, self.matrix.codes if codes and (sample or eps == math.inf) else None  # they settle no lse
-        found = self._resolved((few or rows)(call, sample=sample, mass=not sample), call, k, eps, sample)
-        if few is None:
+        few = codes and self.matrix.codes is not None and (sample or eps == math.inf)  # they settle no normaliser
+        found = self._resolved(self.matrix.scan(call, codes=few, sample=sample, mass=not sample), call, k, eps, sample)
+        if not few:
             return self._again(call, found, lambda part: self._whole(part, k, sample))
         return self._again(call, found, lambda part: self._best(part, k, eps, sample=sample, codes=False))
 
@@ -144,46 +123,37 @@ class DeviceEngine(Bounded):
         """``answer`` in the place of the rows that are open; what these cost before stays counted."""
         if self._capturing() or not found.open.any():
             return found
-        rows = found.open.nonzero()[:, 0]
-        again, spent = answer(call.of(rows)), (found.rows[rows], found.read[rows])
-        for mine, theirs in zip(found, again, strict=True):
-            mine[rows] = theirs
-        for cost, before in zip((found.rows, found.read), spent, strict=True):
-            cost[rows] += before
+        for rows in found.open.nonzero()[:, 0].split(max(1, AT_ONCE // self.layer.vocab)):
+            again = answer(call.of(rows))
+            again = again._replace(rows=again.rows + found.rows[rows], read=again.read + found.read[rows])
+            for mine, theirs in zip(found, again, strict=True):
+                mine[rows] = theirs
         return found
 
     def _resolved(self, read: Read, call: Call, k: int, eps: float, sample: bool) -> Found:
         """The exact rows of what a scan leaves."""
         matrix, torch, vocab = self.matrix, self.matrix.torch, self.layer.vocab
         room = min(vocab, max(2 * k, k + (BEYOND if read.every else BEYOND_CODES))) if k else 0
-        if sample or k <= max(1, read.tiles // SPREAD):
-            return Found(*matrix.best(read, call, k, room, eps, sample))
-        lse, error, *_ = matrix.merged(read, call, 0)
+        if sample or k <= max(1, read.ends.shape[2] // SPREAD):
+            return matrix.best(read, call, k, room, eps, sample)
+        found = matrix.best(read, call, 0, 0, eps, sample)
         top, ids = torch.topk(read.high, room, dim=1)
-        ids = ids.masked_fill(top == -math.inf, -1)
+        ids = ids.masked_fill((top == -math.inf) | call.bad[:, None], -1)
         worst = matrix.exact(call, ids[:, :k])[0].amin(dim=1)
-        reached = (top >= matrix.threshold(call, worst)[:, None]) & (top > -math.inf) & ~call.bad[:, None]
-        ids = ids.masked_fill(~reached, -1)
+        reached = (ids >= 0) & ~(top < (worst - 2 * matrix.rounding(call))[:, None])  # in float64
+        ids, scored = ids.masked_fill(~reached, -1), reached.sum(dim=1)
         sure = ~call.bad if room == vocab else ~call.bad & ~reached[:, -1]
-        scored = reached.sum(dim=1)
-        rows = torch.full_like(scored, vocab) if read.every else scored
-        cost = scored.double() * matrix.row_bytes + read.bytes
-        again = (~sure | (error > eps)) & ~call.bad
-        best = self._ordered(ids, *matrix.exact(call, ids), k)
-        return Found(*best, lse, error, rows, cost, sure, again, torch.full_like(sure, read.every))
+        rows, cost = found.rows if read.every else scored, found.read + scored * matrix.rows.bytes
+        best, still = self._ordered(ids, *matrix.exact(call, ids), k), found.open | ~sure & ~call.bad
+        return Found(*best, found.lse, found.error, rows, cost, sure, still, found.whole)
 
     def _whole(self, call: Call, k: int, sample: bool = False) -> Found:
         """All classes of each row in float64."""
-        matrix, torch, vocab, parts = self.matrix, self.matrix.torch, self.layer.vocab, []
-        for rows in torch.arange(call.batch, device=matrix.device).split(max(1, AT_ONCE // vocab)):
-            some = call.of(rows)
-            logits, keys = matrix.exact(some, sample=sample)
-            lse = torch.logsumexp(matrix.keys(some, logits), dim=1)
-            best = self._ordered(None, logits, keys, k)
-            spent = torch.full_like(rows, vocab), torch.full_like(lse, float(vocab * matrix.row_bytes))
-            yes = torch.ones_like(some.bad)
-            parts.append(Found(*best, lse, matrix.exact_error(some, lse), *spent, yes, ~yes, yes.clone()))
-        return Found(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        matrix, torch = self.matrix, self.matrix.torch
+        (logits, keys), yes = matrix.exact(call, sample=sample), torch.ones_like(call.bad)
+        lse = torch.logsumexp(matrix.exact(call, given=logits)[1], dim=1)
+        best, rows = self._ordered(None, logits, keys, k), torch.full_like(call.bad, self.layer.vocab, dtype=torch.int64)
+        return Found(*best, lse, matrix.exact_error(call, lse), rows, rows.double() * matrix.rows.bytes, yes, ~yes, yes)
 
     def _ordered(self, ids: Tensor | None, logits: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         """The k largest keys, equal ones by id; without ids they are of all classes."""
@@ -210,8 +180,8 @@ class DeviceEngine(Bounded):
 
     def _sieved(self, call: Call, wish: Filters, ranked: Found, whole: bool) -> Found:
         """Draws ``[batch, n]`` among ranked classes; they are open where these do not settle the filters."""
-        torch, matrix, shape = self.matrix.torch, self.matrix, (call.batch, wish.n, ranked.ids.shape[1])
-        exponents = matrix.keys(call, ranked.logits)
+        torch, matrix, shape = self.matrix.torch, self.matrix, (len(call.x), wish.n, ranked.ids.shape[1])
+        exponents = matrix.exact(call, given=ranked.logits)[1]
         inside, near = exponents > -math.inf, torch.zeros_like(exponents, dtype=torch.bool)
         if wish.top_p < 1:
             mass = torch.exp(exponents - exponents[:, :1]).nan_to_num(nan=0.0)
@@ -223,8 +193,8 @@ class DeviceEngine(Bounded):
             inside &= (before < edge) | near
         if wish.min_p > 0:
             inside &= exponents >= exponents[:, :1] + math.log(wish.min_p)
-        spread = [part[:, None].expand(shape).reshape(-1, shape[2]) for part in (ranked.logits, ranked.ids)]
-        keys = matrix.keys(call.drawn(wish.n), *spread, sample=True).view(shape)
+        ids, logits = (part[:, None].expand(shape).reshape(-1, shape[2]) for part in (ranked.ids, ranked.logits))
+        keys = matrix.exact(call.drawn(wish.n), ids, given=logits, sample=True)[1].view(shape)
         score, place = keys.where(inside[:, None], -math.inf).max(dim=2)
         closed = ~near.gather(1, place).any(dim=1) & ~inside[:, -1] | torch.full_like(call.bad, whole)
         lost = call.bad[:, None] | (score == -math.inf)  # no numbers, or no class of positive probability
@@ -239,8 +209,5 @@ class DeviceEngine(Bounded):
         return self.matrix.device.type == "cuda" and bool(self.matrix.torch.cuda.is_current_stream_capturing())
 
     def __repr__(self) -> str:
-        layer = self.layer
-        return (
-            f"DeviceEngine({self.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {self.promise}, "
-            f"kernel triton, on {self.place})"
-        )
+        about = f"vocab={self.layer.vocab}, dim={self.layer.dim}, {self.layer.dtype}, {self.promise}"
+        return f"DeviceEngine({self.name}: {about}, kernel triton, on {self.place})"

@@ -26,8 +26,7 @@ def place_of(name: Any) -> tuple[Any, Any]:
     except ImportError as error:
         raise MissingPackageError(f"device={name!r} needs torch and triton ({error}): pip install 'headlong[gpu]'") from error
     if not hasattr(triton, "knobs"):
-        old = f"device={name!r} needs triton 3.6 or later, and {triton.__version__} is installed"
-        raise MissingPackageError(f"{old}: pip install 'headlong[gpu]'")
+        raise MissingPackageError(f"device={name!r} needs triton 3.6, not {triton.__version__}: pip install 'headlong[gpu]'")
     interpreted = bool(triton.knobs.runtime.interpret)
     if name == INTERPRETER:
         if not interpreted:
