@@ -27,7 +27,7 @@ from headlong import native
 from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
 from headlong.dtypes import UNIT, Doubles
-from headlong.engines.arguments import RANGES, Asked, aimed, asked, checked_k
+from headlong.engines.arguments import RANGES, Asked, aimed, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
@@ -83,12 +83,7 @@ class Engine(Changeable, Common):
         self._threads = threads
         self._bet = min(promise.delta, MOST_DELTA), seed  # how often it may be lost, and the seed of the rows that it draws
         level = native.isa()
-        link = layer.link.lowered()
-        self._rows: native.Executor = (
-            Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan.preview))
-            if level == native.REFERENCE
-            else native.executor(layer.weight, layer.bias, norms, link, plan, level)
-        )
+        self._rows = rows_of(layer, plan, norms, level)
         own = method.reader(EngineParts(layer, plan, norms, promise, seed, self._rows))
         self._executor = own or reader_of(layer, plan, norms, self._rows, level)
         self._by_codes: Any = self._executor if plan.codes is not None and level != native.REFERENCE else None
@@ -296,9 +291,6 @@ class Engine(Changeable, Common):
             f"{self.promise}, kernel {self._executor.isa})"
         )
 
-    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
-        return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
-
     def _listed(self, asked: Asked) -> ListedClasses:
         assert asked.mask is not None
         ids = listed(asked.mask, len(asked.hidden))
@@ -325,6 +317,13 @@ class Engine(Changeable, Common):
     @property
     def _row_bytes(self) -> int:
         return self.layer.row_bytes
+
+
+def rows_of(layer: Layer, plan: Plan, norms: NDArray[np.float32], level: str) -> native.Executor:
+    """What answers from all rows."""
+    if level == native.REFERENCE:
+        return Reference(Matrix(layer.weight, layer.bias, norms, layer.link, plan.preview))
+    return native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
 
 
 def reader_of(

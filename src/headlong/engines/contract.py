@@ -26,7 +26,7 @@ from headlong.answers import Cost, Entropy, LogProb, Lse, Sample
 from headlong.arrays import answer_as, as_numpy, form_of, to_host
 from headlong.dtypes import Doubles
 from headlong.engines import draws
-from headlong.engines.arguments import RANGES, aimed, checked_eps, checked_hidden, checked_n
+from headlong.engines.arguments import RANGES, Asked, aimed, asked, checked_eps, checked_hidden, checked_n
 from headlong.engines.class_masks import class_mask
 from headlong.engines.direct_call import Direct
 from headlong.engines.draws import rules_of
@@ -74,6 +74,8 @@ class Common(ABC):
     """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
     draws_say_log_probs: ClassVar[bool] = True
     """Whether draws come with log-probabilities without being asked: not from a GPU, where that would wait for the CPU."""
+    reads_every_logit: ClassVar[bool] = False
+    """Whether ``every_logit`` gives all classes of a row sooner than ``topk`` an eighth of them."""
     _direct: Direct | None = None
     """One native call for each question without a mask, where a kind has that."""
     _watch: WrittenTo | None = None
@@ -87,6 +89,9 @@ class Common(ABC):
                 f"the weights of {engine.layer!r} have changed since this engine was compiled; compile again, or let the layer "
                 "take a copy: Layer(..., copy=True)"
             )
+
+    def _asked(self: Any, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
+        return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
 
     @property
     @abstractmethod

@@ -18,7 +18,7 @@ Nothing is promised either way: variances are estimated from the same few draws.
 multipliers on all of them, fitted on calibration vectors until the failure rate is met; 1 is the theory. ``cost.bytes`` counts
 every entry once, four bytes each, as the authors count. Entries are saved, not time: rotated codes are faster
 (studies/pages/adaptive-softmax.md).
-The native search is ``csrc/adaptive.cpp``; this file has the same in NumPy.
+The search is ``csrc/adaptive.cpp``, native alone: with ``HEADLONG_ISA=numpy`` it runs by the portable kernels.
 """
 
 from __future__ import annotations
@@ -35,11 +35,9 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.arrays import Array, bits
 from headlong.dtypes import Doubles, Ids
+from headlong.engines.base import rows_of
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of
 from headlong.engines.method import EngineParts, Method, register
-from headlong.engines.reference.executor import Executor as Reference
-from headlong.engines.reference.gumbel import gumbels
-from headlong.engines.reference.query import Matrix
 from headlong.engines.sampling_filters import Filters
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
@@ -48,10 +46,6 @@ from headlong.number_checks import flag, real
 from headlong.plan import Plan, padded
 from headlong.promise import Promise
 
-Order = tuple[Ids, Doubles, Doubles]
-FIRST_SAMPLES, GROWTH = 16, 1.5
-DRAW = 0
-"""The draw number of the noise that orders coordinates; the row number is the query's content."""
 GROUP = 64
 """Classes that the native search reads together."""
 PIECE = 1 << 21
@@ -67,7 +61,7 @@ LOWEST, STEP = -6.0, 0.01
 
 
 class Rules(NamedTuple):
-    """``eps`` relative; ``warm`` the share of the coordinates that the warm-up may read; ``exact``: score the winners.
+    """``eps`` relative; ``warm`` the share of the coordinates that the warm-up may read.
 
     ``arm``, ``sum``  the multipliers;  ``published``: the authors' constants
     """
@@ -78,136 +72,6 @@ class Rules(NamedTuple):
     arm: float = 1.0
     sum: float = 1.0
     published: bool = False
-    exact: bool = True
-
-
-class Outcome(NamedTuple):
-    """``ids`` by estimate, their ``values``, ``lse``; ``pulls`` of all classes, and of ``full`` read; all ``estimates``."""
-
-    ids: Ids
-    values: Doubles
-    lse: float
-    pulls: int
-    full: int
-    estimates: Doubles
-
-
-def order_of(x: Doubles, weights: Doubles, seed: int, row: int) -> Order:
-    """``(coordinates, their log shares, their keys)`` by descending key; coordinates of no weight are left out."""
-    heavy = weights * np.abs(x)
-    live = np.flatnonzero(heavy > 0)
-    if not len(live):
-        return live, np.empty(0), np.empty(0)
-    shares = np.log(heavy[live]) - math.log(heavy[live].sum())
-    keys = shares + gumbels(seed, row, DRAW, live)
-    order = np.argsort(-keys, kind="stable")
-    return live[order], shares[order], keys[order]
-
-
-def chances(shares: Doubles, kappa: float) -> Doubles:
-    """How likely coordinates are among the first of the order, given the next key (-inf: the prefix is everything)."""
-    if kappa == -math.inf:
-        return np.ones_like(shares)
-    return np.asarray(-np.expm1(-np.exp(np.minimum(shares - kappa, 700.0))))
-
-
-class Search:
-    """The state of one query: of every class the length of its prefix, its estimate and its variance.
-
-    ``columns [dim, vocab]``; ``x [dim]`` holds the temperature already; ``base [vocab]`` joins every estimate.
-    """
-
-    def __init__(self, columns: NDArray[Any], base: Doubles, x: Doubles, order: Order) -> None:
-        self.columns, self.base, self.x = columns, base, x
-        self.ids, self.shares, self.keys = order
-        self.size = len(self.ids)
-        """Coordinates that can be drawn."""
-        self.pulls, self.estimate = np.zeros(len(base), np.int64), base.copy()
-        self.variance = np.full(len(base), np.inf if self.size else 0.0)
-
-    def pull(self, arms: Ids, m: int) -> None:
-        """The first ``m`` coordinates of ``arms``."""
-        part = self.ids[:m]
-        terms = self.columns[np.ix_(part, arms)].astype(np.float64) * self.x[part, None]
-        q = chances(self.shares[:m], self.keys[m] if m < self.size else -math.inf)
-        self.estimate[arms] = self.base[arms] + (terms / q[:, None]).sum(axis=0)
-        self.variance[arms] = (terms * terms).T @ ((1 - q) / q**2)
-        self.pulls[arms] = m
-
-    def together(self, arms: Ids, target: float, multiplier: float, most: int) -> None:
-        """All of ``arms`` to the same prefix, until each one's variance is at most ``target``."""
-        m = int(self.pulls[arms].max(initial=0))
-        while m < most and multiplier * float(self.variance[arms].max()) > target:
-            m = following(m, most)
-            self.pull(arms, m)
-
-    def each(self, arms: Ids, targets: Doubles, multiplier: float) -> None:
-        """Each of ``arms`` to its own target."""
-        while (short := (multiplier * self.variance[arms] > targets) & (self.pulls[arms] < self.size)).any():
-            m = int(self.pulls[arms[short]].min())
-            self.pull(arms[short & (self.pulls[arms] == m)], following(m, self.size))
-
-
-def following(m: int, most: int) -> int:
-    """The next prefix: the first of ``ceil(16 * 1.5^i)`` above ``m``, as the authors' logs have them."""
-    length = float(FIRST_SAMPLES)
-    while math.ceil(length) <= m:
-        length *= GROWTH
-    return min(most, math.ceil(length))
-
-
-def answer(search: Search, rules: Rules, k: int, exact: Doubles | None, live: Ids, width: float) -> Outcome:
-    """The four stages. ``exact [vocab]``: the logits the winners are scored from; ``width``: the first variance tried."""
-    stage = rules.delta / (2 if rules.exact else 3)
-    log_classes = math.log(6 * len(live) / stage)
-    most = min(search.size, max(1, int(rules.warm * search.size)))
-    search.together(live, 1 / (17 * log_classes), rules.sum, most)
-    best = best_arms(search, rules, k, live, width, stage)
-    if rules.exact:
-        assert exact is not None
-        search.estimate[best], search.variance[best], search.pulls[best] = exact[best], 0.0, search.size
-    else:
-        search.together(best, (rules.eps / 4) ** 2 / (32 * math.log(2 / stage)), rules.sum, search.size)
-    refine(search, rules, live, log_classes, stage)
-    best = best[np.argsort(-search.estimate[best], kind="stable")]
-    peak = float(search.estimate[live].max())
-    lse = peak + math.log(float(np.exp(search.estimate[live] - peak).sum()))
-    pulls = int(search.pulls[live].sum())
-    return Outcome(best, search.estimate[best], lse, pulls, len(live) * search.size, search.estimate)
-
-
-def best_arms(search: Search, rules: Rules, k: int, live: Ids, width: float, stage: float) -> Ids:
-    """Round-based elimination (Hillel et al., 2013); ``k`` of the last survivors."""
-    logs = math.log(6 * len(live) * max(math.log(max(search.size, 2)), 1.0) / stage)
-    target = width / 4
-    while len(live) > k:
-        search.together(live, target, rules.arm, search.size)
-        estimate, half = search.estimate[live], np.sqrt(2 * rules.arm * search.variance[live] * logs)
-        best = int(np.argmax(estimate))
-        floor = estimate[best] - half[best] if rules.published else np.partition(estimate - half, -k)[-k]
-        keep = estimate + half >= floor
-        if keep.sum() <= k or search.pulls[live].min() >= search.size:
-            # the authors take the k of the round before; what was kept is all that can be among them
-            live = live if rules.published or keep.sum() < k else live[keep]
-            break
-        if keep.all() and not search.variance[live].any():  # ties, of rows that are 0 so far
-            break
-        live = live[keep]
-        target /= 2
-    return live[np.argsort(-search.estimate[live], kind="stable")[:k]]
-
-
-def refine(search: Search, rules: Rules, live: Ids, log_classes: float, stage: float) -> None:
-    """Every class to ``min(sum(gamma) / (c1 gamma_i), sum(alpha) / (c2 alpha_i))``, weights from lower ends as they are now."""
-    eps = normaliser_eps(rules)
-    low = search.estimate[live] - np.sqrt(2 * log_classes * rules.sum * search.variance[live])
-    low = low - low.max()
-    alpha, gamma = np.exp(low), np.exp(low / 2)
-    second = 16 * math.sqrt(2) * log_classes / eps * gamma.sum() ** 2 / alpha.sum()
-    first = 16 * math.log(12 / stage) / eps**2
-    with np.errstate(divide="ignore", over="ignore"):  # next to no mass: no limit on its variance
-        targets = np.minimum(gamma.sum() / (second * gamma), alpha.sum() / (first * alpha))
-    search.each(live, targets, rules.sum)
 
 
 def normaliser_eps(rules: Rules) -> float:
@@ -323,9 +187,9 @@ class Reader:
         self.isa = parts.rows.isa
         _, self.slope, self.shift, *_ = self.layer.link.lowered()
         weight = self.layer.weight if isinstance(self.layer.weight, np.ndarray) else np.asarray(self.layer.weight)
-        self._native = None if self.isa == native.REFERENCE else native.adaptive(
-            bits(weight), weight.dtype.name, self.layer.bias, self.arrays["columns"],
-            self.arrays["column_weight"], (self.slope, self.shift), self.isa,
+        self._native = native.adaptive(
+            bits(weight), weight.dtype.name, self.layer.bias, self.arrays["columns"], self.arrays["column_weight"],
+            (self.slope, self.shift), native.levels()[1] if self.isa == native.REFERENCE else self.isa,
         )  # fmt: skip
 
     def search(
@@ -338,8 +202,6 @@ class Reader:
             large = bool((widths * float(hidden.shape[1]) ** 2 > MOST).any())
         if large:
             raise NonFiniteError("hidden vectors are too long for sums in float32; scale them, or use method='full'")
-        if self._native is None:
-            return self._slow(hidden, k, mask, rules, widths, estimates)
         given = (normaliser_eps(rules), rules.delta, rules.warm, rules.arm, rules.sum, rules.published, widths)
         found: FoundByCoordinates = self._native.search(hidden, keys_of(hidden), mask, self.seed, given, k, threads, estimates)
         return found
@@ -380,35 +242,6 @@ class Reader:
         proved, dense = np.zeros(won.shape, bool), np.zeros(batch, bool)
         return FoundDraws(won, logits, score, proved, found.rows, found.bytes, dense)
 
-    def _slow(self, hidden: Doubles, k: int, mask: Mask, rules: Rules, widths: Doubles, estimates: bool) -> FoundByCoordinates:
-        layer, batch = self.layer, len(hidden)
-        bias = np.zeros(layer.vocab) if layer.bias is None else layer.bias.astype(np.float64)
-        everything, matrix = np.arange(layer.vocab)[None], by_coordinate(self.arrays["columns"], layer.vocab)
-        values, ids, lse = np.full((batch, k), -np.inf), np.full((batch, k), -1), np.empty(batch)
-        pulls, full, rows = (np.zeros(batch, np.int64) for _ in range(3))
-        kept = np.empty((batch if estimates else 0, layer.vocab))
-        for b, key in enumerate(keys_of(hidden)):
-            x = hidden[b] * self.slope
-            order = order_of(x, self.arrays["column_weight"], self.seed, int(key))
-            search = Search(matrix, bias * self.slope + self.shift, x, order)
-            live = np.arange(layer.vocab) if mask is None else np.flatnonzero(mask[b % len(mask)])
-            if not len(live):
-                lse[b] = -np.inf
-                continue
-            exact = self.slope * self.rows.logits(hidden[b : b + 1], everything, 1)[0] + self.shift
-            found = answer(search, rules, k, exact, live, float(widths[b]))
-            count = len(found.ids)
-            values[b, :count], ids[b, :count], lse[b] = found.values, found.ids, found.lse
-            pulls[b], full[b], rows[b] = found.pulls, found.full, count
-            if estimates:
-                kept[b] = found.estimates
-        return FoundByCoordinates(values, ids, lse, pulls, full, rows, kept)
-
-
-def by_coordinate(columns: Array, vocab: int) -> NDArray[Any]:
-    """``[dim, vocab]``"""
-    return np.ascontiguousarray(columns.transpose(1, 0, 2).reshape(columns.shape[1], -1)[:, :vocab])
-
 
 def keys_of(hidden: Doubles) -> NDArray[np.uint64]:
     """A number for each query's content, which names its noise: the same query has the same answer."""
@@ -429,13 +262,8 @@ def failed(values: Doubles, ids: Ids, lse: Doubles, exact: Doubles, eps: float |
 def parts_for(layer: Layer, arrays: Mapping[str, Array]) -> EngineParts:
     """An engine's parts before there is an engine."""
     plan = Plan(arrays=arrays)
-    norms, level = native.row_norms(layer.weight), native.isa()
-    rows: native.Executor = (
-        Reference(Matrix(layer.weight, layer.bias, norms, layer.link))
-        if level == native.REFERENCE
-        else native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), plan, level)
-    )
-    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), 0, rows)
+    norms = native.row_norms(layer.weight)
+    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), 0, rows_of(layer, plan, norms, native.isa()))
 
 
 def fit_multipliers(
