@@ -17,27 +17,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import native
-from headlong.answers import Cost, LogProb, Lse, Sample, TopK
-from headlong.arrays import answer_as, as_numpy, checked_ids, ids64
+from headlong.answers import TopK
+from headlong.arrays import Array, as_numpy, checked_ids
 from headlong.cached_attribute import once
 from headlong.dtypes import Doubles, Ids
-from headlong.engines.arguments import Asked, aimed, asked, checked_hidden
+from headlong.engines.arguments import Asked, asked, checked_hidden
 from headlong.engines.base import Engine
-from headlong.engines.build import checked_norms, reading
-from headlong.engines.changed_parts import PartEngine, ids_alone, joined, kept_of, new_ids, one_layer, rows_like
+from headlong.engines.build import reading
+from headlong.engines.changed_parts import ids_alone, joined, kept_of, new_ids, one_layer, rows_like
 from headlong.engines.class_masks import Marked, classes_of
 from headlong.engines.direct_call import Direct
 from headlong.engines.full import Full
-from headlong.engines.merged import Merged, best_of, blank, exact_logits, exactly_tied, log_probs_of, logits_of, merged_lse
-from headlong.engines.sampling_filters import Filters, Sieve
+from headlong.engines.merged import Merged, Verb
+from headlong.engines.parts import Part
 from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine
 from headlong.errors import ShapeError
@@ -64,6 +61,7 @@ class Changed(Merged):
     """
 
     may_be_shard = True
+    reads_every_logit = True
 
     def __init__(self, settled: Engine, there: Marks, rows: Layer | None, ids: Ids, vocab: int) -> None:
         self.settled, self.there, self.rows, self.ids, self.promise = settled, there, rows, ids, settled.promise
@@ -136,11 +134,8 @@ class Changed(Merged):
         if vectors is not None and not len(vectors):
             raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
         alive = np.ones(vocab, np.uint8) if self._alive is None else self._alive.mask[0]
-        layer, threads = one_layer(old.layer, self.rows, self.ids, alive), native.threads(old.threads)
-        norms = checked_norms(layer, threads)
-        plan = old.method.plan(layer, vectors, threads, old.promise)
-        kept = old.method.promise(old.promise, plan)
-        engine = Engine(layer, old.method, plan, norms, kept, threads=old.threads, seed=old.seed, reason=old.reason)
+        layer, about = one_layer(old.layer, self.rows, self.ids, alive), old.reason
+        engine = reading(layer, old.method, old.promise, vectors, threads=old.threads, seed=old.seed, reason=about)
         return engine if self._alive is None else Changed(engine, alive, None, NONE, vocab)
 
     def at_temperature(self, value: float) -> Changed:
@@ -154,40 +149,14 @@ class Changed(Merged):
         changes = Changes(self.there, self.rows, self.ids, self.layer.vocab)
         write_engine(path, self.settled.kept()._replace(changes=changes), layer)
 
-    def log_prob(
-        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
-    ) -> LogProb:
-        """The log-probabilities of ``ids [batch, m]``; -inf for those that are gone."""
-        if allowed is not None or exclude is not None:
-            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
-        call = self._asked(hidden)
-        chosen = ids64(ids, len(call.hidden), self.layer.vocab)
-        logits = self._logits(call.hidden, chosen)
-        found = self._lse(call, aimed(eps, self.promise, call.form), None)
-        gone = np.isneginf(logits)
-        log_probs = np.where(gone, -np.inf, self.layer.link(np.where(gone, 0.0, logits)) - found.lse[:, None])
-        cost, row = found.cost, self.settled.layer.row_bytes
-        cost = cost._replace(rows=cost.rows + chosen.shape[1], bytes=cost.bytes + chosen.shape[1] * row)
-        return answer_as(LogProb(log_probs, logits, found.lse, found.error, cost), call.form)
+    def every_logit(self, hidden: Doubles, allowed: Marked | None = None) -> tuple[Ids, Doubles]:
+        """The classes that one query may be answered with, ascending, and their logits."""
+        ids = np.arange(self.layer.vocab) if allowed is None else classes_of(allowed.mask[0])
+        return ids, np.asarray(np.max([part.logits(hidden, ids[None])[0] for part in self._own_parts], axis=0))
 
-    def _logits(self, hidden: Doubles, chosen: Ids, of: Callable[[Engine, Doubles, Ids], Doubles] = logits_of) -> Doubles:
-        """Of the classes ``chosen [batch, m]``; -inf for those that are gone."""
-        settled = chosen < len(self.there)
-        settled &= self.there[np.where(settled, chosen, 0)] != 0
-        logits = of(self.settled, hidden, np.where(settled, chosen, 0))
-        logits = np.where(settled, logits, -np.inf)
-        if self.added is None:
-            return logits
-        places = np.minimum(np.searchsorted(self.ids, chosen), len(self.ids) - 1)
-        added = of(self.added, hidden, places)
-        return np.where(self.ids[places] == chosen, added, logits)
-
-    def _every(self, call: Asked) -> tuple[Ids, Doubles]:
-        ids = np.arange(self.layer.vocab) if call.mask is None else classes_of(call.mask[0])
-        return ids, self._logits(call.hidden, ids[None])[0]
-
-    def _sieved(self, call: Asked, filters: Filters, sieve: Sieve) -> Sample:
-        return self._drawn(call, filters) if self.added is None else super()._sieved(call, filters, sieve)
+    @property
+    def _is_one_part(self) -> bool:
+        return self.added is None
 
     def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         if self._alive is not None and allowed is None and exclude is None:
@@ -201,58 +170,30 @@ class Changed(Merged):
         """Whether the caller named no classes."""
         return call.mask is None or (self._alive is not None and call.mask is self._alive.mask)
 
-    def _parts(self, call: Asked) -> list[PartEngine]:
-        """The settled classes and the added rows, each with the marks of those that may be answered."""
-        own, added = self._own, None
-        if not self._is_plain(call):
-            assert call.mask is not None
-            mask = call.mask[:, : len(self.there)]
-            own = Marked(np.ascontiguousarray(mask if own is None else mask & own.mask))
-            added = Marked(np.ascontiguousarray(call.mask[:, self.ids]))
-        found = [PartEngine(self.settled, None, own)]
-        return found if self.added is None else [*found, PartEngine(self.added, self.ids, added)]
+    @property
+    def _own_parts(self) -> list[Part]:
+        """The settled classes and the added rows."""
+        settled = Part(self.settled, self._own, own=self.there)
+        return [settled] if self.added is None else [settled, Part(self.added, names=self.ids)]
 
-    def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK:
+    def _parts(self, call: Asked) -> list[Part]:
+        """The same, each with the marks of those that may be answered."""
+        parts, mask = self._own_parts, call.mask
+        if mask is None or self._is_plain(call):
+            return parts
+        there = mask[:, : len(self.there)] & self.there
+        masks = there, mask[:, self.ids]
+        return [part._replace(marks=Marked(np.ascontiguousarray(one))) for part, one in zip(parts, masks, strict=False)]
+
+    def _ask(self, call: Asked, verb: Verb, *question: Any) -> list[tuple[Array, ...]]:
+        return list(zip(*(verb(part) for part in self._parts(call)), strict=True))
+
+    def _topk(self, call: Asked, k: int, eps: float | None) -> TopK:
         if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.ids_alone is not None:
             found = self.ids_alone.topk(call.hidden, k, eps)
             if found is not None:
                 return found
-        tops = [part.topk(call.hidden, k, eps) for part in self._parts(call)]
-        if len(tops) == 1:
-            return tops[0]
-        logits, ids = (np.concatenate([getattr(top, name) for top in tops], axis=1) for name in ("logits", "ids"))
-        longest = max(float(part.engine.norms.max()) for part in self._parts(call))
-        exact = partial(self._logits, of=exact_logits)
-        logits = exactly_tied(logits, ids, call.hidden, longest, lambda rows, some: exact(call.hidden[rows], some))
-        logits, ids = best_of(logits, ids, k, self.layer.vocab)
-        lse, error = merged_lse(tuple(top.lse for top in tops), tuple(top.error for top in tops))
-        proved = np.all([top.proved for top in tops], axis=0)
-        log_probs = log_probs_of(logits, ids, lse, self.layer.link)
-        return TopK(log_probs, ids, logits, lse, error, proved, self._cost([top.cost for top in tops]))
-
-    def _lse(self, call: Asked, eps: float | None, temperature: float | None, about: Any = None) -> Lse:
-        found = [part.lse(call.hidden, eps, temperature) for part in self._parts(call)]
-        lse, error = merged_lse(tuple(one.lse for one in found), tuple(one.error for one in found))
-        return Lse(lse, error, self._cost([one.cost for one in found]))
-
-    def _drawn(self, call: Asked, filters: Filters) -> Sample:
-        count = len(call.hidden)
-        best, proved = blank(count, filters.n), np.ones((count, filters.n), bool)
-        cost = np.zeros(count, np.int64), np.zeros(count), np.zeros(count, bool)
-        for part in self._parts(call):
-            for rows in part.runs(count):
-                drawn = part.drawn(call.hidden[rows], rows, filters._replace(row0=(filters.row0 + rows.start) % 2**64))
-                better = drawn.score > best[2][rows]
-                for old, new in zip(best, drawn[:3], strict=True):
-                    old[rows] = np.where(better, new, old[rows])
-                proved[rows] &= drawn.proved
-                for total, one in zip(cost, drawn.cost[:3], strict=True):
-                    total[rows] += one
-        return Sample(*best, proved, Cost(*cost, self._path))
-
-    def _cost(self, costs: list[Cost]) -> Cost:
-        rows, read, dense = zip(*(cost[:3] for cost in costs), strict=True)
-        return Cost(np.sum(rows, axis=0), np.sum(read, axis=0), np.any(dense, axis=0), self._path)
+        return self._parts(call)[0].topk(call.hidden, k, eps) if self.added is None else super()._topk(call, k, eps)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Changed, (self.settled, self.there, self.rows, self.ids, self.layer.vocab)

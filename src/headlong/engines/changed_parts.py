@@ -1,4 +1,4 @@
-"""The parts of a layer with changes: settled classes and added rows, each an engine and what its classes are called.
+"""The parts of a layer with changes, settled classes and added rows: what they are made of, and searched in one call.
 
 New rows are stored as the layer's are (a bound is about stored numbers), and new ids leave no gap: those of classes that are
 there or were, or the next ones.
@@ -7,80 +7,23 @@ there or were, or the next ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.answers import Cost, Lse, Sample, TopK
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
-from headlong.dtypes import Doubles, Ids
+from headlong.dtypes import Ids
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms
-from headlong.engines.class_masks import Marked
 from headlong.engines.direct_call import Direct, direct
-from headlong.engines.few_allowed_classes import listed_classes, sample_of
-from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, NEIGHBOURS
 from headlong.previews.blocks.boxes import blocks_in
 
 Places = NDArray[Any]
-
-AT_ONCE = 1 << 22
-"""Scores of added rows that are held at once."""
-
-
-class PartEngine(NamedTuple):
-    """``engine``, the ``names`` of its classes (None: their numbers), and the ``marks`` of those that may be answered."""
-
-    engine: Engine
-    names: Ids | None
-    marks: Marked | None
-
-    def topk(self, hidden: Doubles, k: int, eps: float | None) -> TopK:
-        """By name, padded to ``k``."""
-        top = self.engine.topk(hidden, min(k, self.engine.layer.vocab), eps=eps, allowed=self.marks)
-        if self.names is not None:
-            top = top._replace(ids=np.where(top.ids < 0, -1, self.names[top.ids]))
-        if top.ids.shape[1] == k:
-            return top
-        short = ((0, 0), (0, k - top.ids.shape[1]))
-        logits, log_probs = (np.pad(part, short, constant_values=-np.inf) for part in (top.logits, top.log_probs))
-        padded: TopK = top._replace(ids=np.pad(top.ids, short, constant_values=-1), logits=logits, log_probs=log_probs)
-        return padded
-
-    def lse(self, hidden: Doubles, eps: float | None, temperature: float | None) -> Lse:
-        reader = self.engine if temperature is None else self.engine.at_temperature(temperature)
-        return reader.lse(hidden, eps=eps, allowed=self.marks)
-
-    def runs(self, batch: int) -> Iterator[slice]:
-        """Queries to be drawn for together: one by one where some have no class here."""
-        mask = None if self.marks is None else self.marks.mask
-        if mask is None or mask.any(axis=1).all():
-            step = batch if self.names is None else max(1, AT_ONCE // len(self.names))
-            yield from (slice(row, min(row + step, batch)) for row in range(0, batch, max(1, step)))
-            return
-        yield from (slice(row, row + 1) for row in range(batch) if mask[row % len(mask)].any())
-
-    def drawn(self, hidden: Doubles, rows: slice, filters: Filters) -> Sample:
-        """Draws for the queries ``rows`` of the call, keyed by name, filtered among this part. Added rows are all scored."""
-        mask = None if self.marks is None else self.marks.mask
-        mask = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[rows])
-        if self.names is None:
-            allowed = None if mask is None else Marked(mask)
-            return self.engine.drawn(hidden, filters, allowed)
-        places = np.ascontiguousarray(np.broadcast_to(np.arange(len(self.names)), (len(hidden), len(self.names))))
-        logits = self.engine.executor.logits(hidden, places, native.threads(self.engine.threads))
-        names = np.broadcast_to(self.names, logits.shape)
-        names = names if mask is None else np.where(mask, names, -1)  # one mask may be that of all queries
-        layer, count = self.engine.layer, np.full(len(hidden), len(self.names))
-        found = sample_of(listed_classes(names, logits, layer.link), filters)
-        cost = Cost(count, count * float(layer.row_bytes), np.zeros(len(hidden), bool), self.engine.name)
-        return Sample(*found, np.ones(found[0].shape, bool), cost)
 
 
 def ids_alone(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Direct | None:

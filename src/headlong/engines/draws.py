@@ -30,6 +30,7 @@ from headlong.engines.few_allowed_classes import largest_keys, lse_of
 from headlong.engines.reference.nucleus import nucleus_size
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Filters, Ranked, Sieve, decided
 from headlong.errors import NonFiniteError, OptionError, ShapeError
+from headlong.links import evaluated
 from headlong.native import Mask
 from headlong.number_checks import real, whole
 
@@ -137,6 +138,19 @@ def sample(
     return answer_as(answer, form)
 
 
+def from_kept(engine: Any, hidden: Doubles, mask: Mask, filters: Filters, eps: float = math.inf) -> Sample:
+    """Draws by one rule, rows at consecutive positions, from the classes that its filters keep: for kinds whose own search for
+    the largest key knows no filters. ``eps``  of the normaliser that is asked for with the best classes, where one is needed
+    """
+    count = len(hidden)
+    positions = [(filters.row0 + row) % 2**64 for row in range(count)]
+    rules = Rules(*([value] * count for value in filters[1:6]), positions)  # type: ignore[arg-type, call-arg]
+    engine.agree(("kept", hidden, mask, filters))
+    found = _Draws(engine, hidden, filters.n, rules, filters.class0, mask, math.inf)
+    found.draw_from_kept(list(range(count)), False, eps)
+    return Sample(found.ids, found.logits, found.score, found.proved, found.cost())
+
+
 def runs(rows: list[int], rules: Rules) -> list[list[int]]:
     """Rows that share filters and a seed, at consecutive positions: what one call of the engine draws."""
     found: list[list[int]] = []
@@ -163,7 +177,8 @@ class _Draws:
         self.share = np.zeros(len(rows))
         self.lse, self.error = np.zeros(len(rows)), np.zeros(len(rows))
         self._spent = np.zeros(len(rows), np.int64), np.zeros(len(rows)), np.zeros(len(rows), bool)
-        self._path = engine.name
+        self._path, link = engine.name, getattr(engine.layer, "link", None)
+        self._as_drawn = engine.exponents if link is None else evaluated(link)
 
     def limits(self, rows: list[int]) -> dict[str, Any]:
         if self.mask is None:
@@ -235,38 +250,50 @@ class _Draws:
         own = np.array([part is not None for part in self.kept], bool)
         return np.minimum(0.0, np.where(own, self.mass - np.where(own, self.lse, 0.0), self.share))
 
-    def draw_from_kept(self, rows: list[int], all_ties: bool) -> None:
+    def draw_from_kept(self, rows: list[int], all_ties: bool, eps: float = math.inf) -> None:
         """The classes that filters keep, from as many of the best as decide it; then the largest keys among them."""
         wanted = {row: self.rules.top_k[row] + all_ties if self.rules.top_k[row] else FIRST_CANDIDATES for row in rows}
         while wanted:
             count = min(wanted.values())
             some = [row for row, many in wanted.items() if many == count]
-            k = min(count, self.engine.layer.vocab)
-            top = self.engine.topk(self.rows[some], k, eps=self.engine.exact_at, **self.limits(some))
-            self.count(some, top.cost)
-            for place, row in enumerate(some):
-                there = top.ids[place] >= 0
-                ids, logits = top.ids[place][there], top.logits[place][there]
-                scores = self.engine.exponents(logits)
-                complete = k == self.engine.layer.vocab or not there.all()
-                found = Ranked(ids, scores, -math.inf if complete else float(scores[-1]))
+            for row, best in zip(some, self._best(some, min(count, self.engine.layer.vocab), eps), strict=True):
+                found = Ranked(best.ids, best.scores, -math.inf if best.complete else float(best.scores[-1]))
                 sieve = self.rules.sieve(row)._replace(all_ties=all_ties)
-                size = decided(_Row(self, row), sieve, found) if len(ids) else 0
+                size = decided(_Row(self, row, best.lse), sieve, found) if len(best.ids) else 0
                 if size == 0:
                     raise NonFiniteError("no class has a finite logit; expected an intact layer: open it with verify=True")
                 if size is None:
                     wanted[row] *= GROWTH
                     continue
                 del wanted[row]
-                whole_mass = complete or self.rules.top_p[row] >= 1 or self.rules.top_k[row] > 0
-                sure = bool(top.proved[place]) and (whole_mass or self.engine.promise.delta == 0)
-                self._draw(row, ids[:size], logits[:size], scores[:size], sure)
+                whole_mass = best.complete or self.rules.top_p[row] >= 1 or self.rules.top_k[row] > 0
+                sure = best.proved and (whole_mass or self.engine.promise.delta == 0)
+                self._draw(row, best.ids[:size], best.logits[:size], best.scores[:size], sure)
+
+    def _best(self, rows: list[int], k: int, eps: float) -> list[_Best]:
+        """The ``k`` best classes of each row, or all of them where a kind finds those sooner."""
+        engine, vocab = self.engine, self.engine.layer.vocab
+        if engine.reads_every_logit and k > vocab // GROWTH:
+            return [self._every(row) for row in rows]
+        top = engine.topk(self.rows[rows], k, eps=min(eps, engine.exact_at), **self.limits(rows))
+        self.count(rows, top.cost)
+        found = []
+        for there, ids, logits, lse, off, proved in zip(top.ids >= 0, *top[1:6], strict=True):
+            scores, complete = engine.exponents(logits[there]), k == vocab or not there.all()
+            found.append(_Best(ids[there], logits[there], scores, complete, bool(proved), (lse - off, lse + off)))
+        return found
+
+    def _every(self, row: int) -> _Best:
+        ids, logits = self.engine.every_logit(self.rows[row : row + 1], **self.limits([row]))
+        order = np.argsort(-logits, kind="stable")
+        self.count([row], Cost(np.array([len(ids)]), np.zeros(1), np.ones(1, bool), self._path))
+        return _Best(ids[order], logits[order], self.engine.exponents(logits[order]), complete=True, proved=True)
 
     def _draw(self, row: int, ids: Ids, logits: Doubles, scores: Doubles, proved: bool) -> None:
         order, rule = np.argsort(ids), self.rules
-        exponents = scores[order] / rule.temperature[row]
+        keyed, exponents = self._as_drawn(logits[order]) / rule.temperature[row], scores / rule.temperature[row]
         filters = Filters(self.n, 1.0, 0, 1.0, 0.0, rule.seed[row], 0, self.class0)
-        won, self.score[row] = largest_keys(exponents, ids[order] + self.class0, filters, rule.position[row])
+        won, self.score[row] = largest_keys(keyed, ids[order] + self.class0, filters, rule.position[row])
         self.ids[row], self.logits[row] = ids[order][won], logits[order][won]
         self.kept[row], self.mass[row] = ids, lse_of(exponents[None])[0]
         self.proved[row] = proved
@@ -283,14 +310,27 @@ class _Draws:
             self.count(rows, found.cost)
 
 
-class _Row:
-    """One row as a :class:`~headlong.engines.sampling_filters.Normaliser`."""
+class _Best(NamedTuple):
+    """Classes of one row, falling, and ``f(z)`` of each; ``complete``: all there are. ``lse``: both ends at temperature 1."""
 
-    def __init__(self, draws: _Draws, row: int) -> None:
-        self.draws, self.row = draws, [row]
+    ids: Ids
+    logits: Doubles
+    scores: Doubles
+    complete: bool
+    proved: bool
+    lse: tuple[float, float] = (-math.inf, math.inf)
+
+
+class _Row:
+    """One row as a :class:`~headlong.engines.sampling_filters.Normaliser`; ``known``: both ends at temperature 1."""
+
+    def __init__(self, draws: _Draws, row: int, known: tuple[float, float]) -> None:
+        self.draws, self.row, self.known = draws, [row], known
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:
-        draws = self.draws
-        found = draws.engine.tempered_lse(draws.rows[self.row], temperature, max(eps, FINEST), draws.limits(self.row))
+        draws, eps = self.draws, max(eps, FINEST)
+        if temperature == 1 and self.known[1] - self.known[0] <= 2 * eps:
+            return self.known
+        found = draws.engine.tempered_lse(draws.rows[self.row], temperature, eps, draws.limits(self.row))
         draws.count(self.row, found.cost)
         return float(found.lse[0] - found.error[0]), float(found.lse[0] + found.error[0])

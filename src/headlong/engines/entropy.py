@@ -99,10 +99,8 @@ def scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[FoundEntropy, Doub
 
 def _scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, ...]:
     logits, log_probs = engine.every_class(hidden)
-    link = getattr(engine.layer, "link", None)
     best = np.argmax(logits, axis=1)[:, None]
-    f = np.take_along_axis(logits, best, 1) if link is None else link(np.take_along_axis(logits, best, 1))
-    lse = (f - np.take_along_axis(log_probs, best, 1))[:, 0]
+    lse = (engine.exponents(np.take_along_axis(logits, best, 1)) - np.take_along_axis(log_probs, best, 1))[:, 0]
     if mask is not None:
         log_probs = np.where(mask == 1, log_probs, -np.inf)
         shift = log_probs.max(axis=1, keepdims=True)

@@ -3,36 +3,32 @@
 ::
 
     top-k    the k best of the parts' k best                    lse    logaddexp of the parts', error their largest
-    sample   the best key of all parts; filters look at the best of all parts first
+    sample   the best key of all parts; with filters, of the classes that they keep of all parts' best
 
-A kind says how its parts are asked (``_topk``, ``_lse``, ``_drawn``); shards and layers with changes are kinds.
+A kind says what its parts are and where they are asked (``_ask``); shards and layers with changes are kinds.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from headlong import native
-from headlong.answers import Cost, Lse, Sample, TopK
-from headlong.arrays import WIDE, Array, answer_as
+from headlong.answers import Cost, LogProb, Lse, Sample, TopK
+from headlong.arrays import Array, answer_as, ids64
 from headlong.dtypes import UNIT, Doubles, Ids
-from headlong.engines.arguments import Asked, aimed, asked, checked_k
-from headlong.engines.base import Engine
+from headlong.engines.arguments import Asked, aimed, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
-from headlong.engines.few_allowed_classes import largest_keys
-from headlong.engines.sampling_filters import GROWTH, Filters, Ranked, Sieve, kept
-from headlong.errors import NonFiniteError, OptionError
-from headlong.links import Link, evaluated
+from headlong.engines.draws import from_kept
+from headlong.engines.parts import Part, exact_logits
+from headlong.engines.sampling_filters import Filters
+from headlong.errors import OptionError
 from headlong.promise import Promise
 
-COMPARED = 1024
-"""Classes of one query that an executor is asked to compare at once; it does so with up to 4,096 (csrc/executor/rows.cpp)."""
+Verb = Callable[[Part], tuple[Array, ...]]
 
 
 class Merged(Bounded, ABC):
@@ -51,17 +47,67 @@ class Merged(Bounded, ABC):
         """What ran, for the cost."""
 
     @abstractmethod
-    def _topk(self, call: Asked, k: int, eps: float | None, about: Any = None) -> TopK: ...
+    def _ask(self, call: Asked, verb: Verb, *question: Any) -> list[tuple[Array, ...]]:
+        """What ``verb`` gives of every part, wherever it is: each of its arrays of all parts, in the order of the classes.
+        ``question`` is what was asked: arrays and plain values, which have to be the same wherever a part is."""
 
-    @abstractmethod
-    def _lse(self, call: Asked, eps: float | None, temperature: float | None, about: Any = None) -> Lse: ...
+    def _topk(self, call: Asked, k: int, eps: float | None) -> TopK:
 
-    @abstractmethod
+        def best(part: Part) -> tuple[Array, ...]:
+            top, longest = part.topk(call.hidden, k, eps), np.full(1, float(part.engine.norms.max()))
+            return top.logits, top.ids, longest, top.lse, top.error, top.proved, *top.cost[:3]
+
+        def exact(rows: Array, some: Ids) -> Doubles:
+            hidden = call.hidden[rows]
+            (each,) = self._ask(call, lambda part: (part.logits(hidden, some, exact_logits),), "exact", hidden, some)
+            return np.asarray(np.max(each, axis=0))
+
+        parts = self._ask(call, best, "topk", call.hidden, call.mask, k, eps)
+        logits, ids = (np.concatenate(column, axis=1) for column in parts[:2])
+        longest, lses, errors, proved, *cost = parts[2:]
+        logits = exactly_tied(logits, ids, call.hidden, float(np.max(longest)), exact)
+        logits, ids = best_of(logits, ids, k, self.layer.vocab)
+        lse, error = merged_lse(lses, errors)
+        return TopK(self._log_probs(logits, lse), ids, logits, lse, error, np.all(proved, axis=0), self._cost(cost))
+
+    def _lse(self, call: Asked, eps: float | None, temperature: float | None) -> Lse:
+
+        def sums(part: Part) -> tuple[Array, ...]:
+            found = part.lse(call.hidden, eps, temperature)
+            return found.lse, found.error, *found.cost[:3]
+
+        lses, errors, *cost = self._ask(call, sums, "lse", call.hidden, call.mask, eps, temperature)
+        return Lse(*merged_lse(lses, errors), self._cost(cost))
+
     def _drawn(self, call: Asked, filters: Filters) -> Sample:
-        """The best key of all parts; where there are several, without filters."""
+        """The best key of all parts, where there are several without filters; one without a class for a row offers none."""
 
-    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
-        return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
+        def keys(part: Part) -> tuple[Array, ...]:
+            best = *blank(len(call.hidden), filters.n), np.ones((len(call.hidden), filters.n), bool)
+            cost = [np.zeros(len(call.hidden), kind) for kind in (np.int64, np.float64, np.bool_)]
+            for rows in part.runs(len(call.hidden)):
+                drawn = part.drawn(call.hidden[rows], rows, filters._replace(row0=(filters.row0 + rows.start) % 2**64))
+                for to, one in zip((*best, *cost), (*drawn[:4], *drawn.cost[:3]), strict=True):
+                    to[rows] = one
+            return *best, *cost
+
+        ids, logits, score, proved, *cost = self._ask(call, keys, "sample", call.hidden, call.mask, filters)
+        best = np.argmax(np.stack(score), axis=0)[None]
+        won, at, key = (np.take_along_axis(np.stack(part), best, 0)[0] for part in (ids, logits, score))
+        return Sample(won, at, key, np.all(proved, axis=0), self._cost(cost))
+
+    def _log_probs(self, logits: Doubles, lse: Doubles) -> Doubles:
+        """-inf where there is no class."""
+        return self.exponents(logits) - np.where(np.isfinite(lse), lse, 0.0)[:, None]
+
+    def _cost(self, columns: list[tuple[Array, ...]]) -> Cost:
+        rows, read, dense = columns
+        return Cost(np.sum(rows, axis=0), np.sum(read, axis=0), np.any(dense, axis=0), self._path)
+
+    @property
+    def _is_one_part(self) -> bool:
+        """Whether one engine has all classes, and filters by itself."""
+        return False
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of all parts together."""
@@ -73,12 +119,31 @@ class Merged(Bounded, ABC):
         call = self._asked(hidden, allowed, exclude)
         return answer_as(self._lse(call, aimed(eps, self.promise, call.form), None), call.form)
 
+    def log_prob(
+        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> LogProb:
+        """The log-probabilities of ``ids [batch, m]``, each read where it lies; -inf for those that are gone."""
+        if allowed is not None or exclude is not None:
+            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
+        call = self._asked(hidden)
+        chosen, within = ids64(ids, len(call.hidden), self.layer.vocab), aimed(eps, self.promise, call.form)
+
+        def given(part: Part) -> tuple[Array, ...]:
+            logits, norm = part.logits(call.hidden, chosen), part.lse(call.hidden, within, None)
+            count = np.isfinite(logits).sum(axis=1)
+            read = norm.cost.bytes + count * float(part.engine.layer.row_bytes)
+            return logits, norm.lse, norm.error, norm.cost.rows + count, read, norm.cost.dense
+
+        each, lses, errors, *cost = self._ask(call, given, "log_prob", call.hidden, chosen, within)
+        logits, (lse, error) = np.max(each, axis=0), merged_lse(lses, errors)
+        return answer_as(LogProb(self._log_probs(logits, lse), logits, lse, error, self._cost(cost)), call.form)
+
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call = self._asked(hidden, allowed, exclude)
         check_some_left(call.mask)
-        sieve = Sieve(filters.temperature, filters.top_k, filters.top_p, filters.min_p)
-        drawn = self._drawn(call, filters) if sieve.keeps_all else self._sieved(call, filters, sieve)
-        return answer_as(drawn, call.form)
+        if filters.sieve.keeps_all or self._is_one_part:
+            return answer_as(self._drawn(call, filters), call.form)
+        return answer_as(from_kept(self, call.hidden, call.mask, filters), call.form)
 
     def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
         """The parts' at that temperature."""
@@ -86,83 +151,6 @@ class Merged(Bounded, ABC):
             return self._lse(self._asked(hidden, limits.get("allowed")), eps, None if temperature == 1 else temperature)
         except OptionError:  # no link says this one at a temperature
             return super().tempered_lse(hidden, temperature, eps, limits)
-
-    def _every(self, call: Asked) -> tuple[Ids, Doubles] | None:
-        """The classes that one query may be answered with, ascending, and their logits; None where they are elsewhere."""
-        return None
-
-    def _sieved(self, call: Asked, filters: Filters, sieve: Sieve) -> Sample:
-        """The classes that pass first, then their keys: filters depend on all classes."""
-        ids, logits, score = blank(len(call.hidden), filters.n)
-        cost = [np.zeros(len(ids), kind) for kind in (np.int64, np.float64, np.bool_)]
-        for row in range(len(ids)):
-            part = slice(row, row + 1)
-            mask = None if call.mask is None else call.mask[part if len(call.mask) > 1 else slice(0, 1)]
-            source = _Query(self, Asked(WIDE, call.hidden[part], mask, False), cost, row, filters)
-            found = kept(source, sieve)
-            order = np.argsort(found.ids)
-            if not len(order):
-                raise NonFiniteError("no class has a finite logit; expected an intact layer: open it with verify=True")
-            classes, exponents, values = found.ids[order], found.scores[order] / sieve.temperature, source.logits[order]
-            won, score[row] = largest_keys(exponents, classes + filters.class0, filters, filters.row0 + row)
-            ids[row], logits[row] = classes[won], values[won]
-        proved = np.full(ids.shape, self.promise.delta == 0)
-        return Sample(ids, logits, score, proved, Cost(cost[0], cost[1], cost[2], self._path))
-
-
-class _Query:
-    """One query as a :class:`~headlong.engines.sampling_filters.CandidateSource`; keeps the logits of the last candidates,
-    and what they cost."""
-
-    def __init__(self, whole: Merged, call: Asked, cost: list[Array], row: int, about: Any) -> None:
-        self.whole, self.call, self.cost, self.row, self.about = whole, call, cost, row, about
-        self.logits: Doubles = np.empty(0)
-        self.there = whole.layer.vocab if call.mask is None else int(call.mask.sum())
-
-    def best(self, count: int) -> Ranked:
-        count = min(count, self.there)
-        # So many are found sooner by reading all of them.
-        every = self.whole._every(self.call) if count > self.there // GROWTH else None  # noqa: SLF001  # the same file
-        if every is None:
-            top = self.whole._topk(self.call, count, math.inf, self.about)  # noqa: SLF001
-            ids, self.logits = top.ids[0], top.logits[0]
-            self._count(top.cost)
-        else:
-            count, order = self.there, np.argsort(-every[1], kind="stable")
-            ids, self.logits = every[0][order], every[1][order]
-            self.cost[0][self.row] += count
-            self.cost[2][self.row] = True
-        scores = np.asarray(evaluated(self.whole.layer.link)(self.logits), np.float64)
-        return Ranked(ids, scores, -math.inf if count == self.there else float(scores[-1]))
-
-    def lse(self, temperature: float, eps: float) -> tuple[float, float]:
-        try:
-            found = self.whole._lse(self.call, eps, temperature, self.about)  # noqa: SLF001
-        except OptionError:  # no link says this one at a temperature: all classes will be looked at
-            return (-math.inf, math.inf)
-        self._count(found.cost)
-        middle, error = float(found.lse[0]), float(found.error[0])
-        return (middle - error, middle + error)
-
-    def _count(self, cost: Cost) -> None:
-        self.cost[0][self.row] += cost.rows[0]
-        self.cost[1][self.row] += cost.bytes[0]
-        self.cost[2][self.row] |= cost.dense[0]
-
-
-def logits_of(engine: Engine, hidden: Doubles, places: Ids) -> Doubles:
-    """Of rows ``places [batch, m]``."""
-    return engine.executor.logits(hidden, places, native.threads(engine.threads))
-
-
-def exact_logits(engine: Engine, hidden: Doubles, places: Ids) -> Doubles:
-    """Of rows ``places [batch, m]``, summed without rounding and rounded once: an executor does so where logits of one call are
-    within rounding of each other, as those of two equal places are."""
-    found = np.empty(places.shape)
-    for start in range(0, places.shape[1], COMPARED):
-        twice = np.repeat(places[:, start : start + COMPARED], 2, axis=1)
-        found[:, start : start + COMPARED] = logits_of(engine, hidden, twice)[:, ::2]
-    return found
 
 
 def exactly_tied(logits: Doubles, ids: Ids, hidden: Doubles, longest: float, exact: Callable[[Array, Ids], Doubles]) -> Doubles:
@@ -193,12 +181,6 @@ def best_of(logits: Doubles, ids: Ids, k: int, vocab: int) -> tuple[Doubles, Ids
     return np.take_along_axis(logits, order, 1), np.take_along_axis(ids, order, 1)
 
 
-def log_probs_of(logits: Doubles, ids: Ids, lse: Doubles, link: Link) -> Doubles:
-    """``link(z) - lse``; -inf where there is no class."""
-    exponents = np.where(ids < 0, -np.inf, link(np.where(ids < 0, 0.0, logits)))
-    return np.asarray(exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None])
-
-
 def merged_lse(lses: tuple[Doubles, ...], errors: tuple[Doubles, ...]) -> tuple[Doubles, Doubles]:
     """``lse = log sum_p exp(lse_p)`` of the parts' normalisers, and their errors by the share of the mass that each has.
 
@@ -222,10 +204,6 @@ def merged_lse(lses: tuple[Doubles, ...], errors: tuple[Doubles, ...]) -> tuple[
     wide = np.maximum(above, below)
     error = np.where(there & np.isfinite(wide), np.minimum(wide, largest), largest)
     return lse, np.asarray(error + 8 * len(stacked) * UNIT * (1 + size))
-
-
-def columns(parts: list[tuple[Array, ...]]) -> list[tuple[Array, ...]]:
-    return list(zip(*parts, strict=True))
 
 
 def blank(batch: int, n: int) -> tuple[Ids, Doubles, Doubles]:

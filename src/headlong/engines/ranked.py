@@ -8,7 +8,6 @@ normaliser stays that of the first call.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +27,6 @@ def ranked(
     """:meth:`headlong.Engine.ranked`."""
     form, limits = form_of(hidden), {"allowed": allowed, "exclude": exclude}
     rows = checked_hidden(hidden, engine.layer.dim, vocab=engine.layer.vocab)
-    link = getattr(engine.layer, "link", None)
     k = min(FIRST, engine.layer.vocab)
     top: TopK = engine.topk(rows, k, eps=aimed(eps, engine.promise, form), **limits)
     found = answer_as(top, form)
@@ -47,6 +45,5 @@ def ranked(
             return
         place, k = k, min(2 * k, engine.layer.vocab)
         more: TopK = engine.topk(rows, k, eps=engine.exact_at, **limits)
-        exponents = more.logits if link is None else link(np.where(more.ids < 0, 0.0, more.logits))
-        log_probs = np.where(more.ids < 0, -math.inf, exponents - np.where(np.isfinite(top.lse), top.lse, 0.0)[:, None])
+        log_probs = engine.exponents(more.logits) - np.where(np.isfinite(top.lse), top.lse, 0.0)[:, None]
         found = answer_as(more._replace(log_probs=log_probs, lse=top.lse, error=top.error), form)

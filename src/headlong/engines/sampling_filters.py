@@ -35,6 +35,10 @@ class Filters(NamedTuple):
     row0: int
     class0: int = 0
 
+    @property
+    def sieve(self) -> Sieve:
+        return Sieve(*self[1:5])
+
 
 class Ranked(NamedTuple):
     """Classes in falling order of ``f(z)`` (equal ones by id); all classes from ``least`` up are among them."""

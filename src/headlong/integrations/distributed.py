@@ -27,6 +27,7 @@ from torch import Tensor
 
 import headlong
 from headlong.engines.base import Engine
+from headlong.engines.parts import Part
 from headlong.engines.shards import Question, Shards, facts
 from headlong.errors import InputError, OptionError, PeerError, named
 from headlong.number_checks import real
@@ -138,8 +139,8 @@ class DistributedEngine(Shards):
         if len({(int(shape[0, 1]), int(code[0])) for shape, code in shapes}) > 1:
             raise InputError("the shards differ in dim, link, method or promise; expected rows of one layer, compiled alike")
         starts = tuple(int(stop) for stop in np.cumsum([0, *sizes]))
-        start = starts[dist.get_rank(group)]
-        super().__init__(lambda verb, question: exchange(verb(engine, start), question), facts(engine, starts))
+        part = Part(engine, first=starts[dist.get_rank(group)])
+        super().__init__(lambda verb, question: exchange(verb(part), question), facts(engine, starts))
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, here {self.engine.layer.vocab} classes)"

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 
 import headlong as hl
-from headlong.engines import merged
 from headlong.engines.changed import Changed
 from headlong.engines.merged import merged_lse
-from headlong.engines.sampling_filters import Ranked
 from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, ShapeError, UnsupportedError
 from headlong.store import open_file, write_file
 from oracle import check_topk, check_within, truth
@@ -265,8 +263,7 @@ def test_a_draw_among_classes_without_a_finite_logit_is_refused(monkeypatch: pyt
     engine = hl.compile(hl.Layer(rng.standard_normal((300, 8)).astype(np.float32)), "codes")
     changed, hidden = engine.with_rows(rng.standard_normal((3, 8)).astype(np.float32)), rng.standard_normal((2, 8))
     assert changed.sample(hidden, 2, seed=1, top_p=0.9).ids.shape == (2, 2)
-    found = merged.kept
-    monkeypatch.setattr(merged, "kept", lambda *asked: Ranked(found(*asked).ids[:0], found(*asked).scores[:0], 0.0))
+    monkeypatch.setattr(Changed, "every_logit", lambda *asked, **limits: (np.empty(0, np.int64), np.empty(0)))
     with pytest.raises(NonFiniteError, match="no class has a finite logit"):
         changed.sample(hidden, 2, seed=1, top_p=0.9, eps=math.inf)
 

@@ -65,12 +65,6 @@ def present(ids: Ids, logits: Doubles) -> ListedClasses:
     return ListedClasses(ids, logits, logits)
 
 
-def present_of(best: Best) -> tuple[ListedClasses, Spent]:
-    order = np.argsort(best.ids, axis=1, kind="stable")
-    logits = np.take_along_axis(best.logits, order, 1)
-    return ListedClasses(np.take_along_axis(best.ids, order, 1), logits, logits), best.spent
-
-
 def best_of(answer: ListedClasses, scored: Scored, k: int) -> Best:
     """The ranking and the normaliser of the classes that are left."""
     logits, ids, _ = topk_of(answer, k)

@@ -13,7 +13,6 @@ the whole distribution, as does a temperature or a nucleus that an engine cannot
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -25,25 +24,14 @@ import numpy as np
 from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
-from headlong.dtypes import UNIT, Doubles, Ids
-from headlong.engines.arguments import Asked, aimed, asked, checked_k
+from headlong.dtypes import Doubles, Ids
+from headlong.engines.arguments import Asked, aimed, checked_k
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
+from headlong.engines.draws import from_kept
 from headlong.engines.few_allowed_classes import ListedClasses, listed
-from headlong.engines.reference.nucleus import nucleus_size
-from headlong.engines.sampling_filters import FINEST, Filters, kept_count
-from headlong.engines.structured.answers import (
-    Best,
-    Drawn,
-    Scored,
-    Spent,
-    best_of,
-    drawn_of,
-    joined,
-    present,
-    present_of,
-    summed,
-)
+from headlong.engines.sampling_filters import Filters
+from headlong.engines.structured.answers import Best, Drawn, Scored, Spent, best_of, drawn_of, joined, present
 from headlong.engines.structured.saved import SavedLayer, write_structured
 from headlong.errors import InputError
 from headlong.layers.structured import StructuredLayer
@@ -51,10 +39,8 @@ from headlong.promise import Promise
 
 AT_ONCE = 1 << 22
 """Log-probabilities of whole distributions held at once."""
-NEAR, FINER = 0.01, 1e-2
-"""The normaliser that a nucleus goes by first where log-probabilities are not promised, and how much finer the next one is."""
-FIRST_PREFIX = 64
-"""The first prefix of the ranking that a nucleus is looked for in; each further one is four times as long."""
+NEAR = 0.01
+"""Within which the normaliser is asked for with the first classes of a nucleus."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,15 +137,11 @@ class StructuredEngine(Bounded, ABC):
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call = self._asked(hidden, allowed, exclude)
         check_some_left(call.mask)
-        plain = (filters.top_k, filters.top_p, filters.min_p) == (0, 1.0, 0.0)
+        plain, few = filters.sieve.keeps_all, 0 < filters.top_k <= self.layer.vocab // 4
         if call.mask is None and plain and (filters.temperature == 1 or self.draws_tempered):
             drawn = self._draw(call.hidden, filters)
-        elif call.mask is None and 0 < filters.top_k <= self.layer.vocab // 4:
-            best = self._best(call.hidden, filters.top_k, self.exact_at)
-            drawn = drawn_of(*present_of(best), filters)
-            drawn = drawn._replace(proved=drawn.proved & best.proved[:, None])
-        elif call.mask is None and not plain and not filters.top_k and filters.temperature == 1:
-            drawn = self._nuclei(call.hidden, filters)
+        elif call.mask is None and (few or (not plain and not filters.top_k and filters.temperature == 1)):
+            return answer_as(from_kept(self, call.hidden, None, filters, NEAR), call.form)
         else:
             drawn = self._drawn_densely(call, filters)
         ids, logits, score, proved, spent = drawn
@@ -184,9 +166,6 @@ class StructuredEngine(Bounded, ABC):
     def _storage(self) -> str:
         """What the engine holds, in a few words."""
         return f"{sum(array.nbytes for array in self.layer.tensors().values()) / 2**20:.1f} MiB"
-
-    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
-        return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
 
     @property
     def _count(self) -> int:
@@ -224,54 +203,6 @@ class StructuredEngine(Bounded, ABC):
             parts.append(drawn_of(answer, scored.spent, filters._replace(row0=row % 2**64)))
             row += len(answer.ids)
         return joined(parts, Drawn)
-
-    def _nuclei(self, hidden: Doubles, filters: Filters) -> Drawn:
-        parts = []
-        for b in range(len(hidden)):
-            answer, spent, sure = self._nucleus(hidden[b : b + 1], filters)
-            one = filters._replace(row0=(filters.row0 + b) % 2**64, top_p=1.0, min_p=0.0)
-            drawn = drawn_of(answer, spent, one)
-            parts.append(drawn._replace(proved=drawn.proved & sure))
-        return joined(parts, Drawn) if parts else self._draw(hidden, filters)
-
-    def _nucleus(self, hidden: Doubles, filters: Filters) -> tuple[ListedClasses, Spent, bool]:
-        """The classes that top_p and min_p keep of one row: a prefix of the ranking, by finer normalisers until it is clear."""
-        eps = self.exact_at  # min_p needs no normaliser; top_p does, whether or not one was promised
-        if filters.top_p < 1:
-            eps = min(eps, NEAR if math.isinf(self.promise.eps) else self.promise.eps)
-        found: list[Best] = []
-        while True:
-            found += self._prefix(hidden, filters, found[-1].ids.shape[1] if found else FIRST_PREFIX, eps)
-            best = found[-1]
-            there = best.ids[0] >= 0
-            log_probs = best.logits[0, there] - best.lse[0]
-            mass = np.exp(log_probs)
-            count, sure = kept_count(log_probs, filters._replace(top_p=1.0)), bool(best.proved[0])
-            if filters.top_p < 1:
-                before = np.concatenate([[0.0], np.cumsum(mass)])
-                count = min(count, nucleus_size(mass, filters.top_p, 1.0))
-                error = float(best.logit_error[0] + best.lse_error[0]) + 2 * len(before) * UNIT
-                certain = self.promise.delta == 0 or best.lse_error[0] <= FINEST  # a draw of rows may mislead
-                sure = sure and certain and bool((np.abs(before - filters.top_p) > error).all())
-            if sure or not best.proved[0] or best.lse_error[0] <= FINEST or eps <= FINEST:
-                break
-            eps *= FINER
-        order = np.argsort(best.ids[0, :count])
-        kept = best.ids[:, :count][:, order], best.logits[:, :count][:, order]
-        return ListedClasses(kept[0], kept[1], kept[1]), summed([one.spent for one in found]), sure
-
-    def _prefix(self, hidden: Doubles, filters: Filters, k: int, eps: float) -> list[Best]:
-        """The ``k`` best classes of one row, or more: the last answer has as many as the filters may keep."""
-        k, found = min(k, self.layer.vocab), []
-        while True:
-            found.append(best := self._best(hidden, k, eps))
-            there = best.ids[0] >= 0
-            log_probs = best.logits[0, there] - best.lse[0]
-            held = filters.top_p < 1 and bool(np.exp(log_probs).sum() >= filters.top_p)
-            low = filters.min_p > 0 and log_probs[-1] < log_probs[0] + np.log(filters.min_p)
-            if held or low or not there.all() or k == self.layer.vocab:
-                return found
-            k = min(4 * k, self.layer.vocab)
 
 
 ENGINES: dict[str, type[StructuredEngine]] = {}

@@ -20,6 +20,7 @@ from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
+from headlong.engines.merged import best_of, merged_lse
 from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.answers import Best, Drawn, Scored, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
@@ -57,12 +58,9 @@ class BlocksEngine(StructuredEngine):
         ]
         logits = np.concatenate([one.logits for one in found], axis=1)
         ids = np.concatenate([self._names(number, one.ids) for number, one in enumerate(found)], axis=1)
-        chosen = np.lexsort((ids, -logits))[:, :k]
-        lse = lse_of(np.stack([one.lse for one in found], axis=1))
-        error = np.max([one.error for one in found], axis=0) + _rounding(lse, len(found))
-        proved = np.all([one.proved for one in found], axis=0)
-        spent = summed([one.cost for one in found])
-        logits, ids = (np.take_along_axis(part, chosen, 1) for part in (logits, ids))
+        logits, ids = best_of(logits, ids, k, self.layer.vocab)
+        lse, error = merged_lse(tuple(one.lse for one in found), tuple(one.error for one in found))
+        proved, spent = np.all([one.proved for one in found], axis=0), summed([one.cost for one in found])
         return Best(logits, ids, proved, lse, np.zeros(len(hidden)), error, spent)
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
@@ -76,10 +74,10 @@ class BlocksEngine(StructuredEngine):
                 logits[mine] = one.logits[mine]
                 found.append((one.lse, one.error, one.cost))
             else:
-                found.append(engine.lse(x, eps=eps))
-        lse = lse_of(np.stack([one[0] for one in found], axis=1))
-        error = np.max([one[1] for one in found], axis=0) + _rounding(lse, len(found))
-        return Scored(logits, lse, self._logit_error(hidden), error, summed([one[2] for one in found]))
+                found.append(engine.lse(x, eps=eps)[:])
+        lses, errors, costs = zip(*found, strict=True)
+        lse, error = merged_lse(lses, errors)
+        return Scored(logits, lse, self._logit_error(hidden), error, summed(list(costs)))
 
     def _everything(self, hidden: Doubles) -> Scored:
         logits, costs = np.empty((len(hidden), self.layer.vocab)), []
@@ -90,7 +88,8 @@ class BlocksEngine(StructuredEngine):
             costs.append(scored.cost)
         lse, error = lse_of(logits), self._logit_error(hidden)
         spent = summed(costs)._replace(dense=np.ones(len(hidden), bool))
-        return Scored(logits, lse, error, error + _rounding(lse, self.layer.vocab), spent)
+        rounding = (self.layer.vocab + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT
+        return Scored(logits, lse, error, error + rounding, spent)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
         found = [
@@ -142,7 +141,3 @@ def real_rows(x: Doubles) -> Doubles:
 def _seed(seed: int, number: int) -> int:
     """Noise of its own for every block."""
     return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:8], "little")
-
-
-def _rounding(lse: Doubles, count: int) -> Doubles:
-    return np.asarray((count + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT)
