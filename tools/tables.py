@@ -254,9 +254,9 @@ def reason(one: dict[str, str]) -> str:
 def llama_families() -> str:
     """Read from the source: importing it needs llama-cpp-python."""
     file = ROOT / "src/headlong/integrations/llama_cpp/families.py"
-    (families,) = (node for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.AnnAssign))
-    assert isinstance(families.value, ast.Dict)
-    return ", ".join(f"`{ast.literal_eval(key)}`" for key in families.value.keys if key is not None) + "."
+    lists = (node.value for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.Assign))
+    (families,) = (ast.literal_eval(value) for value in lists if isinstance(value, ast.Tuple))
+    return ", ".join(f"`{family}`" for family in families) + "."
 
 
 def llama_smollm2() -> str:

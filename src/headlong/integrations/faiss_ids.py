@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -16,13 +17,13 @@ import numpy as np
 from headlong.arrays import as_numpy
 from headlong.dtypes import Floats, Ids
 from headlong.errors import DtypeError, IdError, InputError, MalformedFileError, ShapeError, named
-from headlong.integrations.faiss_absent import Absent, as_faiss, count
+from headlong.integrations.faiss_absent import as_faiss, count
 from headlong.integrations.faiss_index import IndexFlat
 from headlong.integrations.faiss_selectors import IDSelectorBatch, SearchParameters, id_list, is_selector, members, selector_of
-from headlong.integrations.faiss_stored import gathered, into, run_of
+from headlong.integrations.faiss_stored import Verbs, gathered, run_of
 
 
-class IndexIDMap(Absent):
+class IndexIDMap(Verbs):
     """Ids of your own over a flat index."""
 
     def __init__(self, index: IndexFlat) -> None:
@@ -41,21 +42,9 @@ class IndexIDMap(Absent):
         found.index, found.id_map = index, np.array(ids, np.int64)
         return found
 
-    @property
-    def ntotal(self) -> int:
-        return self.index.ntotal
-
-    @property
-    def d(self) -> int:
-        return self.index.d
-
-    @property
-    def metric_type(self) -> int:
-        return self.index.metric_type
-
-    @property
-    def is_trained(self) -> bool:
-        return True
+    ntotal, d, metric_type, is_trained = (
+        property(attrgetter(f"index.{name}")) for name in ("ntotal", "d", "metric_type", "is_trained")
+    )
 
     def train(self, x: Any) -> None:
         self.index.train(x)
@@ -77,17 +66,9 @@ class IndexIDMap(Absent):
         places[:] = self._named(places)
         return distances, places
 
-    def assign(self, x: Any, k: int = 1, labels: Any = None) -> Ids:
-        """The ids alone."""
-        return self.search(x, k, I=labels)[1]
-
     def range_search(self, x: Any, thresh: float, *, params: Any = None) -> tuple[Any, Floats, Ids]:
         lims, distances, places = self.index.range_search(x, thresh, params=self._inner(params))
         return lims, distances, self._named(places)
-
-    def reconstruct(self, key: int, x: Any = None) -> Floats:
-        """The first row with that id."""
-        return into(x, self.reconstruct_batch([count(key, "key", -(2**63))])[0])
 
     def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
         """A row for each of the ids ``key [n]``."""
@@ -104,15 +85,8 @@ class IndexIDMap(Absent):
         return self.reconstruct_batch(run_of(n0, ni, self.ntotal), x)
 
     def search_and_reconstruct(
-        self,
-        x: Any,
-        k: int,
-        *,
-        params: Any = None,
-        D: Any = None,  # noqa: N803
-        I: Any = None,  # noqa: E741, N803
-        R: Any = None,  # noqa: N803
-    ) -> tuple[Floats, Ids, Floats]:
+        self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None, R: Any = None,  # noqa: E741, N803
+    ) -> tuple[Floats, Ids, Floats]:  # fmt: skip
         """:meth:`search` and the rows ``R [n, k, dim]`` themselves, NaN where there is none."""
         distances, places, rows = self.index.search_and_reconstruct(x, k, params=self._inner(params), D=D, I=I, R=R)
         places[:] = self._named(places)

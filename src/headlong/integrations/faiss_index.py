@@ -101,7 +101,6 @@ class IndexFlat(Rows):
         )
 
     def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
-        """``(D, I) [n, k]``: the k best of each query, best first, equal ones by id; ``params.sel`` says among which rows."""
         queries, k = self._checked(x, "x"), count(k, "k")
         distances, ids = written_to(D, (len(queries), k), np.float32, "D"), written_to(I, (len(queries), k), np.int64, "I")
         distances[:], ids[:] = self._worst, -1
@@ -131,10 +130,6 @@ class IndexFlat(Rows):
         distances, ids = (np.concatenate([part[place] for part in (*found, empty)]) for place in (0, 1))
         return lims, distances, ids
 
-    def assign(self, x: Any, k: int = 1, labels: Any = None) -> Ids:
-        """The ids alone."""
-        return self.search(x, k, I=labels)[1]
-
     def remove_ids(self, x: Any) -> int:
         """Take rows out, by ids or by a selector; the rows behind them move up. How many there were."""
         gone = members(x if is_selector(x) else IDSelectorBatch(x), np.arange(self.ntotal))
@@ -156,15 +151,8 @@ class IndexFlat(Rows):
         otherIndex.reset()
 
     def search_and_reconstruct(
-        self,
-        x: Any,
-        k: int,
-        *,
-        params: Any = None,
-        D: Any = None,  # noqa: N803
-        I: Any = None,  # noqa: E741, N803
-        R: Any = None,  # noqa: N803
-    ) -> tuple[Floats, Ids, Floats]:
+        self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None, R: Any = None,  # noqa: E741, N803
+    ) -> tuple[Floats, Ids, Floats]:  # fmt: skip
         """:meth:`search` and the rows ``R [n, k, dim]`` themselves, NaN where there is none."""
         distances, ids = self.search(x, k, params=params, D=D, I=I)
         rows = written_to(R, (*ids.shape, self.d), np.float32, "R")

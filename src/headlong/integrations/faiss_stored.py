@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,27 @@ from headlong.integrations.faiss_absent import Absent, as_faiss, count
 from headlong.integrations.faiss_selectors import id_list
 
 
-class Rows(Absent):
+class Verbs(Absent, ABC):
+    """What an index does in the same way whether rows have numbers or ids of your own."""
+
+    @abstractmethod
+    def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
+        """``(D, I) [n, k]``: the k best of each query, best first, equal ones by id; ``params.sel`` says among which rows."""
+
+    @abstractmethod
+    def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
+        """A row for each of ``key [n]``."""
+
+    def assign(self, x: Any, k: int = 1, labels: Any = None) -> Ids:
+        """The ids alone."""
+        return self.search(x, k, I=labels)[1]
+
+    def reconstruct(self, key: int, x: Any = None) -> Floats:
+        """The first row of that number, or with that id, as it is stored."""
+        return into(x, self.reconstruct_batch([count(key, "key", -(2**63))])[0])
+
+
+class Rows(Verbs):
     """``d`` coordinates a row, in ``_parts`` that are joined when they are asked for."""
 
     d: int
@@ -25,16 +46,11 @@ class Rows(Absent):
         """Rows added so far."""
         return sum(map(len, self._parts))
 
-    def reconstruct(self, key: int, x: Any = None) -> Floats:
-        """Row ``key`` as it is stored."""
-        return into(x, self.reconstruct_batch([count(key, "key", 0)])[0])
-
     def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
         """Rows ``n0 ... n0 + ni - 1``; ni -1: to the end."""
         return into(x, self.reconstruct_batch(run_of(n0, ni, self.ntotal - count(n0, "n0", 0))))
 
     def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
-        """The rows ``key [n]``."""
         keys = id_list(key)
         if keys.size and not 0 <= keys.min() <= keys.max() < self.ntotal:
             raise as_faiss(IdError, f"key holds {keys.min()}..{keys.max()}; expected 0 to {self.ntotal - 1}")

@@ -19,15 +19,13 @@ from torch import Tensor, nn
 
 import headlong
 from headlong.errors import InputError, named
-from headlong.integrations.generation.fingerprint import KeptEngine
+from headlong.integrations.generation.fingerprint import KeptEngine, Refreshed
 from headlong.layers.bands import Band, BandsLayer
 from headlong.layers.matrix import Layer
 
 
-class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
+class AdaptiveLogSoftmaxWithLoss(Refreshed, nn.AdaptiveLogSoftmaxWithLoss):
     """Classes sorted by how often they occur, the most frequent first; band ``i`` reads ``in_features / div_value^(i + 1)``."""
-
-    _kept: KeptEngine | None = None
 
     @classmethod
     def of(cls, module: nn.AdaptiveLogSoftmaxWithLoss) -> AdaptiveLogSoftmaxWithLoss:
@@ -62,24 +60,13 @@ class AdaptiveLogSoftmaxWithLoss(nn.AdaptiveLogSoftmaxWithLoss):
     @property
     def engine(self) -> Any:
         """The engine over the current weights; InputError if they have changed since it was compiled."""
-        if self._kept is None:
-            self.refresh()
-        assert self._kept is not None
-        return self._kept.of(tuple(self.parameters()))
+        return self._kept_engine().of(tuple(self.parameters()))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def topk(self, hidden: Any, k: int = 10, **options: Any) -> headlong.TopK:
         """The ``k`` likeliest classes, proved."""
         answer: headlong.TopK = self.engine.topk(hidden.detach() if isinstance(hidden, Tensor) else hidden, k, **options)
         return answer
-
-    def train(self, mode: bool = True) -> AdaptiveLogSoftmaxWithLoss:
-        if mode and self._kept is not None:  # an optimiser may write without being counted
-            self._kept.suspect = True
-        return super().train(mode)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": None}
 
 
 def _band(project: Tensor, read: Any) -> Band:

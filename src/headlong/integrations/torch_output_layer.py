@@ -22,10 +22,10 @@ from torch import Tensor, nn
 import headlong
 from headlong.arrays import is_linear
 from headlong.errors import InputError, named
-from headlong.integrations.generation.fingerprint import KeptEngine
+from headlong.integrations.generation.fingerprint import KeptEngine, Refreshed
 
 
-class OutputLayer(nn.Linear):
+class OutputLayer(Refreshed, nn.Linear):
     """``nn.Linear`` with ``topk``, ``log_prob``, ``sample`` and ``lse`` over ``hidden [batch, dim]``.
 
     ``link``  what the model does to the scores before its softmax; ``options`` go to :func:`headlong.compile`
@@ -44,7 +44,6 @@ class OutputLayer(nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
         self.link, self.options = link, options
-        self._kept: KeptEngine | None = None
         self._versions: tuple[int, ...] = ()
 
     @classmethod
@@ -78,13 +77,10 @@ class OutputLayer(nn.Linear):
     @property
     def engine(self) -> Any:
         """The engine over the current weights; InputError if they have changed since it was compiled."""
-        if self._kept is None:
-            self.refresh()
-        assert self._kept is not None
-        now = self._spread_versions()
+        kept, now = self._kept_engine(), self._spread_versions()
         if now != self._versions:  # writes to a spread parameter are counted there, not in the part that this process holds
-            self._kept.suspect = True
-        found = self._kept.of(self._own())
+            kept.suspect = True
+        found = kept.of(self._own())
         self._versions = now
         return found
 
@@ -103,14 +99,6 @@ class OutputLayer(nn.Linear):
     def sample(self, hidden: Tensor, n: int = 1, **options: Any) -> headlong.Sample:
         """``n`` exact draws; ``temperature``, ``top_k``, ``top_p``, ``min_p``, ``seed``."""
         return _asked(self, "sample", hidden, n, **options)  # type: ignore[no-any-return]
-
-    def train(self, mode: bool = True) -> OutputLayer:
-        if mode and self._kept is not None:  # an optimiser may write without being counted
-            self._kept.suspect = True
-        return super().train(mode)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": None}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {'no engine yet' if self._kept is None else self._kept.engine!r}"

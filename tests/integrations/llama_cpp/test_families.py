@@ -62,7 +62,7 @@ def test_scales_and_caps_move_logits(tmp_path: Path) -> None:
 
 def test_a_convention_that_is_not_llama_cpps_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tiny_gguf.write(tmp_path / "model.gguf", "gemma3")
-    monkeypatch.setitem(families.FAMILIES, "gemma3", lambda dim: 1.0)
+    monkeypatch.delitem(families.SCALED, "gemma3")
     with pytest.raises(UnsupportedError, match="treats the rows of this model's embedding otherwise"):
         Model(path, cache=tmp_path, n_ctx=64)
     from headlong.layers import gguf_logits

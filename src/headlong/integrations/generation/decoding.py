@@ -27,8 +27,8 @@ from transformers.generation.utils import GENERATION_MODES_MAPPING, GenerationMo
 
 from headlong.errors import InputError, OptionError, named
 from headlong.integrations.generation.beams import BeamScores
-from headlong.integrations.generation.fast_head import CHANGED, FastHead, Taking
-from headlong.integrations.generation.picking import pick
+from headlong.integrations.generation.fast_head import CHANGED, FastHead
+from headlong.integrations.generation.picking import Picks
 from headlong.integrations.generation.processors import ProcessorRecipe, recipe
 from headlong.integrations.generation.speculation import Draft, Verifier
 
@@ -145,13 +145,13 @@ def _decoded(
     assisted = mode is GenerationMode.ASSISTED_GENERATION
     with head.taking(head.out_features if assisted else 1) as taken:
         if assisted:
-            marks: Any = Verifier(processors, head, taken, found, noise, first)
+            marks: Any = Verifier(processors, Picks(head, taken, found, noise, first))
             asked["assistant_model"] = _drafting(asked["assistant_model"], noise, first)
         elif mode is GenerationMode.BEAM_SEARCH:
             ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)  # noqa: SLF001
             marks = BeamScores(head, taken, found, max(2, 1 + ends) * config.num_beams)
         else:
-            marks = Picker(head, taken, found, noise, first)
+            marks = Picker(Picks(head, taken, found, noise, first))
         return method(model, ids, logits_processor=marks, **asked)
 
 
@@ -219,14 +219,12 @@ def _drafting(assistant: Any, seed: int | None, first: int) -> Any:
 class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no types that are read here
     """Stands where the processors stood: picks from candidates, and marks the pick in a blank vector."""
 
-    def __init__(self, head: FastHead, taken: Taking, recipe: ProcessorRecipe, seed: int | None, first: int) -> None:
-        self.head, self.taken, self.recipe, self.seed, self.first = head, taken, recipe, seed, first
+    def __init__(self, picks: Picks) -> None:
+        self.picks = picks
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        hidden = self.taken.hidden[:, -1].detach()
-        row0 = (input_ids.shape[1] - self.first) * len(hidden)
-        ids = pick(self.head, hidden, self.recipe, input_ids, self.seed, row0)
-        return scores.new_zeros(len(ids), self.head.out_features).scatter_(1, torch.from_numpy(ids)[:, None], 1.0)
+        ids = self.picks.of(self.picks.taken.hidden[:, -1].detach(), input_ids)
+        return scores.new_zeros(len(ids), self.picks.head.out_features).scatter_(1, ids[:, None], 1.0)
 
 
 _DROPPED = ("streamer", "assistant_model", "tokenizer", "assistant_tokenizer")

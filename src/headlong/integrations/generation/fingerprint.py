@@ -11,7 +11,7 @@ trade places, and changes that cancel in 64 bits.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,32 @@ class KeptEngine:
             raise InputError("the weights have changed since the engine was made; call refresh()")
         self.suspect = False
         return self.engine
+
+
+class Refreshed:
+    """A module that keeps an engine for the weights of some moment: it is no part of a pickle or a copy."""
+
+    _kept: KeptEngine | None = None
+
+    def _kept_engine(self) -> KeptEngine:
+        """The engine beside the parameters that it was made of, made now where there is none yet."""
+        if self._kept is None:
+            self.refresh()
+        assert self._kept is not None
+        return self._kept
+
+    def refresh(self) -> Any:
+        """Compile for the current weights."""
+        raise NotImplementedError
+
+    def train(self, mode: bool = True) -> Self:
+        if mode and self._kept is not None:  # an optimiser may write without being counted
+            self._kept.suspect = True
+        found: Self = super().train(mode)  # type: ignore[misc]  # the module's
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
 
 
 def _counted(parameters: tuple[Tensor, ...]) -> tuple[Any, ...]:

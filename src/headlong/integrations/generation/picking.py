@@ -13,9 +13,10 @@ many of the best as decide the filters.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headlong import Affine
@@ -23,19 +24,29 @@ from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import Ranked, Sieve, kept
 from headlong.errors import InputError
-from headlong.integrations.generation.fast_head import FastHead
+from headlong.integrations.generation.fast_head import FastHead, Taking
 from headlong.integrations.generation.processors import Edits, ProcessorRecipe, edited
 from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
 
 
-def pick(head: FastHead, hidden: Tensor, recipe: ProcessorRecipe, input_ids: Tensor, seed: int | None, row0: int) -> Ids:
-    """The next class of each row; ``seed`` None: the likeliest. Counted in ``head.paths``."""
-    ids, path = _picked(head.engine, hidden, recipe, input_ids, seed, row0)
-    if (ids < 0).any():
-        head.changed()
-        raise InputError("the weights were written to while tokens were generated; restore and accelerate again")
-    head.count(path, len(hidden))
-    return ids
+class Picks(NamedTuple):
+    """How a text goes on: ``seed`` None: by the likeliest class; ``first``: tokens of the prompt."""
+
+    head: FastHead
+    taken: Taking
+    recipe: ProcessorRecipe
+    seed: int | None
+    first: int
+
+    def of(self, hidden: Tensor, input_ids: Tensor) -> Tensor:
+        """The next class of each row ``[batch]``, counted in ``head.paths``; its noise belongs to its place in the text."""
+        row0 = (input_ids.shape[1] - self.first) * len(hidden)
+        ids, path = _picked(self.head.engine, hidden, self.recipe, input_ids, self.seed, row0)
+        if (ids < 0).any():
+            self.head.changed()
+            raise InputError("the weights were written to while tokens were generated; restore and accelerate again")
+        self.head.count(path, len(hidden))
+        return torch.from_numpy(ids)
 
 
 def _picked(

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from headlong.integrations.generation.fast_head import FastHead, Taking
-from headlong.integrations.generation.picking import pick
-from headlong.integrations.generation.processors import ProcessorRecipe, recipe
+from headlong.integrations.generation.fast_head import FastHead
+from headlong.integrations.generation.picking import Picks
+from headlong.integrations.generation.processors import recipe
 
 LEAST = 1e-12
 """The share of all other tokens where rounding left none."""
@@ -29,11 +29,9 @@ LEAST = 1e-12
 class Verifier(LogitsProcessorList):  # type: ignore[misc]
     """The target's processors, and in their place, while the positions of a call last, its picks."""
 
-    def __init__(
-        self, processors: Any, head: FastHead, taken: Taking, recipe: ProcessorRecipe, seed: int | None, first: int
-    ) -> None:
+    def __init__(self, processors: Any, picks: Picks) -> None:
         super().__init__(processors)
-        self.head, self.taken, self.recipe, self.seed, self.first = head, taken, recipe, seed, first
+        self.picks = picks
         self.call: Tensor | None = None
         self.place = 0
 
@@ -42,7 +40,7 @@ class Verifier(LogitsProcessorList):  # type: ignore[misc]
         return max(1, int(super().__len__()))
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **more: Any) -> Tensor:
-        call = self.taken.latest
+        call = self.picks.taken.latest
         if call is not self.call:
             self.call, self.place = call, 0
         if call is None or self.place == call.shape[1]:  # a lookup asks the processors themselves
@@ -50,8 +48,7 @@ class Verifier(LogitsProcessorList):  # type: ignore[misc]
             return answer
         hidden = call[:, self.place].detach()
         self.place += 1
-        ids = pick(self.head, hidden, self.recipe, input_ids, self.seed, input_ids.shape[1] - self.first)
-        return torch.zeros_like(scores).scatter_(1, torch.from_numpy(ids)[:, None], 1.0)
+        return torch.zeros_like(scores).scatter_(1, self.picks.of(hidden, input_ids)[:, None], 1.0)
 
 
 class Draft:
@@ -77,21 +74,21 @@ def _drafted(
         with head.dense(found):
             return type(model)._sample(model, input_ids, logits_processor=logits_processor, **asked)  # noqa: SLF001
     with head.taking() as taken:
-        marks = _Marks(head, taken, found, seed, first)
+        marks = _Marks(Picks(head, taken, found, seed, first))
         return type(model)._sample(model, input_ids, logits_processor=marks, **asked)  # noqa: SLF001
 
 
 class _Marks(LogitsProcessor):  # type: ignore[misc]
     """The draft's pick with its own probability, by which transformers decides how long a draft is worth its while."""
 
-    def __init__(self, head: FastHead, taken: Taking, recipe: ProcessorRecipe, seed: int | None, first: int) -> None:
-        self.head, self.taken, self.recipe, self.seed, self.first = head, taken, recipe, seed, first
+    def __init__(self, picks: Picks) -> None:
+        self.picks = picks
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        hidden = self.taken.hidden[:, -1].detach()
-        ids = torch.from_numpy(pick(self.head, hidden, self.recipe, input_ids, self.seed, input_ids.shape[1] - self.first))
-        chance = self.head.engine.log_prob(hidden, ids[:, None]).log_probs.exp()
-        others = (1 - chance).clamp_min(LEAST) / (self.head.out_features - 1)
-        line = others.log().to(scores.dtype).repeat(1, self.head.out_features)
+        head, hidden = self.picks.head, self.picks.taken.hidden[:, -1].detach()
+        ids = self.picks.of(hidden, input_ids)
+        chance = head.engine.log_prob(hidden, ids[:, None]).log_probs.exp()
+        others = (1 - chance).clamp_min(LEAST) / (head.out_features - 1)
+        line = others.log().to(scores.dtype).repeat(1, head.out_features)
         marks: Tensor = line.scatter_(1, ids[:, None], torch.maximum(chance, 2 * others).log().to(scores.dtype))
         return marks

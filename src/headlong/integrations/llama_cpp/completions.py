@@ -7,8 +7,9 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headlong.errors import OptionError, UnsupportedError
+from headlong.errors import OptionError
 from headlong.integrations.llama_cpp.decoding import Decoder, Progress, Token
+from headlong.integrations.llama_cpp.options import refuse_absent
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.integrations.llama_cpp.text import TextBuilder, Vocabulary
 
@@ -25,12 +26,9 @@ UNUSED = ("mirostat_tau", "mirostat_eta", "penalize_nl")
 
 def check_options(options: Mapping[str, Any]) -> None:
     """UnsupportedError for an option that is not supported and not at its default; OptionError for one that nobody has."""
-    for name, value in options.items():
-        if name in ABSENT:
-            default, what = ABSENT[name]
-            if value is not None and value != default:
-                raise UnsupportedError(f"{name} is {value!r}; {what} is not supported: leave it out, or use llama_cpp.Llama")
-        elif name not in UNUSED:
+    refuse_absent(options, ABSENT)
+    for name in options:
+        if name not in ABSENT and name not in UNUSED:
             raise OptionError(f"{name} is no option of a completion; it has those of llama_cpp.Llama.create_completion")
 
 

@@ -12,30 +12,16 @@ checked when a model is loaded: see :func:`headlong.integrations.llama_cpp.body.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from headlong.errors import UnsupportedError
 from headlong.layers.gguf_file import GgufFile
 
-
-def _one(dim: int) -> float:
-    return 1.0
-
-
-FAMILIES: dict[str, Callable[[int], float]] = {
-    "falcon-h1": _one,
-    "gemma": _one,
-    "gemma2": _one,
-    "gemma3": math.sqrt,
-    "granite": _one,
-    "llama": _one,
-    "mistral3": _one,
-    "phi3": _one,
-    "qwen2": _one,
-    "qwen3": _one,
-    "smollm3": _one,
-}
-"""By ``general.architecture`` (Mistral's older models are ``llama``): the scale of a row of ``dim`` numbers."""
+FAMILIES = (
+    "falcon-h1", "gemma", "gemma2", "gemma3", "granite", "llama", "mistral3", "phi3", "qwen2", "qwen3", "smollm3",
+)  # fmt: skip
+"""By ``general.architecture``; Mistral's older models are ``llama``."""
+SCALED = {"gemma3": math.sqrt}
+"""The scale of a row of ``dim`` numbers, where it is not 1."""
 
 
 def input_scale(file: GgufFile, dim: int) -> float:
@@ -45,4 +31,4 @@ def input_scale(file: GgufFile, dim: int) -> float:
         raise UnsupportedError(
             f"{file.name} is a {family} model; bodies are run of {', '.join(FAMILIES)}: use llama_cpp.Llama for this one"
         )
-    return FAMILIES[family](dim)
+    return SCALED[family](dim) if family in SCALED else 1.0

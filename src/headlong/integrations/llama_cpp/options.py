@@ -28,13 +28,18 @@ UNUSED = (
 FIELDS = {field[0] for field in llama_cpp.llama_context_params._fields_} - {"embeddings", "pooling_type", "n_seq_max"}
 
 
-def context_options(options: Mapping[str, Any], sequences: int, threads: int, trained: int) -> dict[str, Any]:
-    """Fields of ``llama_context_params`` for ``sequences`` texts of ``n_ctx`` positions each."""
-    given = {name: value for name, value in options.items() if name not in UNUSED}
-    for name, (default, what) in ABSENT.items():
-        if given.pop(name, default) not in (default, None):
+def refuse_absent(options: Mapping[str, Any], absent: Mapping[str, tuple[Any, str]]) -> None:
+    """UnsupportedError for an option that is ``absent`` here and not at its default."""
+    for name, (default, what) in absent.items():
+        if options.get(name, default) not in (default, None):
             came = options[name]
             raise UnsupportedError(f"{name} is {came!r}; {what} is not supported: leave it out, or use llama_cpp.Llama")
+
+
+def context_options(options: Mapping[str, Any], sequences: int, threads: int, trained: int) -> dict[str, Any]:
+    """Fields of ``llama_context_params`` for ``sequences`` texts of ``n_ctx`` positions each."""
+    refuse_absent(options, ABSENT)
+    given = {name: value for name, value in options.items() if name not in UNUSED and name not in ABSENT}
     flash = given.pop("flash_attn", False)
     kind = llama_cpp.LLAMA_FLASH_ATTN_TYPE_ENABLED if flash else llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
     given = {name: value for name, value in given.items() if value is not None}
