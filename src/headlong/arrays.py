@@ -262,18 +262,18 @@ def stored_matrix(weight: Any, name: str = "weight") -> Array:
     return _read_only(np.ascontiguousarray(array))
 
 
-def stored_bias(bias: Any, vocab: int, name: str = "bias") -> NDArray[np.float32]:
+def stored_bias(bias: Any, vocab: int) -> NDArray[np.float32]:
     """``[vocab]`` float32, read-only and finite; 16-bit types are widened, which is exact."""
-    array = as_numpy(bias, name)
+    array = as_numpy(bias, "bias")
     if array.shape != (vocab,):
-        raise ShapeError(f"{name} has shape {shape_of(array)}; expected [{vocab}], one number per class")
+        raise ShapeError(f"bias has shape {shape_of(array)}; expected [{vocab}], one number per class")
     if array.dtype not in STORED:
-        raise DtypeError(f"{name} is {array.dtype}; expected float32, float16 or bfloat16: pass {name}.astype(np.float32)")
+        raise DtypeError(f"bias is {array.dtype}; expected float32, float16 or bfloat16: pass bias.astype(np.float32)")
     wide: NDArray[np.float32] = np.ascontiguousarray(array, np.float32)
     finite = np.isfinite(wide)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise NonFiniteError(f"{name}[{row}] is {wide[row]}; expected finite numbers: to rule a class out, use exclude=")
+        raise NonFiniteError(f"bias[{row}] is {wide[row]}; expected finite numbers: to rule a class out, use exclude=")
     return _read_only(wide)
 
 

@@ -43,7 +43,7 @@ def built(vocab: int, seed: int) -> dict[str, Ids]:
     rng = np.random.default_rng(seed)
     counts = rng.zipf(1.5, vocab).astype(float)
     features = rng.standard_normal((vocab, 3))
-    learned = {f"learned, {balance}": trees.learned(features, counts, balance) for balance in trees.BALANCES}
+    learned = {"learned": trees.learned(features, counts), "evenly": trees.learned(features)}
     return {"balanced": trees.balanced(rng.permutation(vocab)), "huffman": trees.huffman(counts), **learned}
 
 
@@ -64,8 +64,7 @@ def test_depths_are_what_the_names_say() -> None:
     p = counts / counts.sum()
     assert (p * depths(trees.huffman(counts))).sum() == pytest.approx(-(p * np.log2(p)).sum())
     assert depths(trees.huffman([5.0, 0.0, 5.0])).max() == 2  # never seen is not infinitely deep
-    even = trees.learned(FEATURES, balance="classes")
-    assert depths(even).max() == 6
+    assert depths(trees.learned(FEATURES)).max() == 6
 
 
 def test_a_learned_tree_keeps_alike_classes_together() -> None:
@@ -115,7 +114,6 @@ def test_bad_configurations_are_named() -> None:
         (OptionError, "none larger than the one before", lambda: DifferentiatedHead(4, 9, sizes=[4, 5], widths=[2, 4])),
         (OptionError, "add up to 6", lambda: DifferentiatedHead(4, 9, sizes=[4, 5], widths=[4, 2], columns="split")),
         (NonFiniteError, "1 classes have no context vector, class 3", lambda: trees.learned(_unseen())),
-        (OptionError, "balance is 'weight'", lambda: trees.learned(FEATURES, balance="weight")),
     ]
     for kind, words, make in cases:
         with pytest.raises(kind, match=words):

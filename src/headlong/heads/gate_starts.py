@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+ROUNDS = 10
 SHARE = 0.9
 """Of its parent's gate, the mean over rows of what the likelier child gets."""
 
@@ -30,7 +31,7 @@ def split(gate: Tensor, hidden: Tensor, copies: int, trials: int = 1) -> tuple[T
     return gate + means * sharpness(hidden @ means.T, SHARE), 1 / SHARE
 
 
-def spherical_means(unit: Tensor, count: int, trials: int = 1, rounds: int = 10) -> Tensor:
+def spherical_means(unit: Tensor, count: int, trials: int = 1) -> Tensor:
     """``count`` unit vectors, each the direction of the mean of the unit vectors that are nearest to it.
 
     ``trials``  starts that are drawn for each mean, of which the one that leaves the vectors nearest stays
@@ -39,7 +40,7 @@ def spherical_means(unit: Tensor, count: int, trials: int = 1, rounds: int = 10)
         means = torch.randn(count, unit.shape[1], dtype=unit.dtype, device=unit.device)
         return functional.normalize(means, dim=1)
     means = _far_apart(unit, count, trials)
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         nearest = (unit @ means.T).argmax(-1)
         sums = torch.zeros_like(means).index_add(0, nearest, unit)
         empty = torch.bincount(nearest, minlength=count) == 0

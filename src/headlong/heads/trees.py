@@ -21,7 +21,6 @@ from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.heads.frequency import checked_counts, frequency_order
 from headlong.layers.tree import check_tree
 
-BALANCES = ("mass", "classes", "none")
 ROUNDS = 8
 """Rounds of 2-means at each node."""
 
@@ -77,18 +76,15 @@ def balanced(order: Ids) -> Ids:
     return grown(order, lambda ids: len(ids) // 2)
 
 
-def learned(features: Any, counts: Any = None, balance: str = "mass") -> Ids:
+def learned(features: Any, counts: Any = None) -> Ids:
     """Recursive 2-means of ``features [V, n]``, each class's average context or its row in a trained layer.
 
-    ``balance``  where a split falls along the line between the two means: "mass", at half of the counts (classes seen often
-    end near the root); "classes", at half of the classes; "none", half-way between the means
+    A split falls at half of the ``counts`` along the line between the two means: classes seen often end near the root.
     """
     points = checked_features(features)
     weights = checked_counts(counts, len(points))
-    if balance not in BALANCES:
-        raise OptionError(f"balance is {balance!r}; expected one of {', '.join(BALANCES)}")
     weights = np.ones(len(points)) if weights is None else np.maximum(weights, weights[weights > 0].min())
-    return grown(np.arange(len(points)), lambda ids: _split(points, weights, ids, balance))
+    return grown(np.arange(len(points)), lambda ids: _split(points, weights, ids))
 
 
 def checked_features(features: Any) -> Floats:
@@ -132,20 +128,13 @@ def grown(order: Ids, split: Callable[[Ids], int]) -> Ids:
     return children
 
 
-def _split(points: Floats, weights: Doubles, ids: Ids, balance: str) -> int:
+def _split(points: Floats, weights: Doubles, ids: Ids) -> int:
     """Sorts the classes along the line between two means and says where to cut."""
-    along = two_means(points[ids], weights[ids])
-    order = np.argsort(along, kind="stable")
-    ids[:] = ids[order]
-    if balance == "none":
-        cut = int((along < 0).sum())
-    elif balance == "classes":
-        cut = len(ids) // 2
-    else:
-        mass = np.cumsum(weights[ids])
-        cut = int(np.searchsorted(mass, mass[-1] / 2)) + 1
-        before = mass[cut - 2] if cut > 1 else 0.0
-        cut -= int(cut > 1 and mass[-1] / 2 - before < mass[cut - 1] - mass[-1] / 2)
+    ids[:] = ids[np.argsort(two_means(points[ids], weights[ids]), kind="stable")]
+    mass = np.cumsum(weights[ids])
+    cut = int(np.searchsorted(mass, mass[-1] / 2)) + 1
+    before = mass[cut - 2] if cut > 1 else 0.0
+    cut -= int(cut > 1 and mass[-1] / 2 - before < mass[cut - 1] - mass[-1] / 2)
     return min(max(cut, 1), len(ids) - 1)
 
 

@@ -15,13 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, stored_matrix
-from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError, named
+from headlong.arrays import Array
+from headlong.errors import DtypeError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
-from headlong.layers.structured import StructuredLayer, class_order, part_of, part_tensors, parts_of, register_layer
+from headlong.layers.structured import (
+    StructuredLayer,
+    checked_projection,
+    class_order,
+    part_of,
+    part_tensors,
+    parts_of,
+    register_layer,
+)  # fmt: skip
 from headlong.links import IDENTITY
 
 
@@ -86,9 +93,4 @@ def _checked(number: int, band: Band, dim: int) -> Band:
         if layer.dim != dim:
             raise ShapeError(f"band {number} reads {layer.dim} numbers, the hidden vector has {dim}; give it a projection")
         return band
-    matrix = stored_matrix(projection, f"the projection of band {number}")
-    if matrix.shape != (layer.dim, dim):
-        raise ShapeError(f"the projection of band {number} is {list(matrix.shape)}; expected [{layer.dim}, {dim}]")
-    if not np.isfinite(matrix.astype(np.float32)).all():
-        raise NonFiniteError(f"the projection of band {number} holds NaN or infinity; repair it")
-    return Band(layer, matrix)
+    return Band(layer, checked_projection(projection, (layer.dim, dim), f"band {number}"))

@@ -15,13 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, stored_matrix
-from headlong.errors import NonFiniteError, OptionError, ShapeError
+from headlong.arrays import Array
+from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
-from headlong.layers.structured import StructuredLayer, class_order, part_of, part_tensors, parts_of, register_layer
+from headlong.layers.structured import (
+    StructuredLayer,
+    checked_projection,
+    class_order,
+    part_of,
+    part_tensors,
+    parts_of,
+    register_layer,
+)  # fmt: skip
 from headlong.links import IDENTITY
 from headlong.number_checks import whole
 
@@ -78,12 +85,7 @@ def _checked(number: int, block: Block, dim: int) -> Block:
     if layer.link != IDENTITY:
         raise OptionError(f"block {number} has the link {layer.link}; blocks share one softmax: fold the link into the weights")
     if projection is not None:
-        matrix = stored_matrix(projection, f"the projection of block {number}")
-        if matrix.shape != (layer.dim, dim):
-            raise ShapeError(f"the projection of block {number} is {list(matrix.shape)}; expected [{layer.dim}, {dim}]")
-        if not np.isfinite(matrix.astype(np.float32)).all():
-            raise NonFiniteError(f"the projection of block {number} holds NaN or infinity; repair it")
-        return Block(layer, 0, matrix)
+        return Block(layer, 0, checked_projection(projection, (layer.dim, dim), f"block {number}"))
     if type(start) is not int or not 0 <= start <= dim - layer.dim:
         raise OptionError(
             f"block {number} reads {layer.dim} columns from {start!r} on; the hidden vector has {dim}: start at 0 to "

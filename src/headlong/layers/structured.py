@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from headlong.arrays import Array, as_numpy, unchanging
+from headlong.arrays import Array, as_numpy, stored_matrix, unchanging
 from headlong.cached_attribute import once
 from headlong.dtypes import Ids
-from headlong.errors import DtypeError, HeadlongError, IdError, MalformedFileError, ShapeError, named
+from headlong.errors import DtypeError, HeadlongError, IdError, MalformedFileError, NonFiniteError, ShapeError, named
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
@@ -152,6 +152,16 @@ def parts_of(given: Any, kind: Callable[..., Part], name: str) -> list[Part]:
         if not isinstance(part.layer, Layer):
             raise DtypeError(f"{name}[{number}] has {named(part.layer)} for a layer; {wanted}")
     return parts
+
+
+def checked_projection(projection: Any, shape: tuple[int, int], part: str) -> Array:
+    """The matrix from hidden vectors to what ``part`` of a layer reads, finite and of that shape."""
+    matrix = stored_matrix(projection, f"the projection of {part}")
+    if matrix.shape != shape:
+        raise ShapeError(f"the projection of {part} is {list(matrix.shape)}; expected {list(shape)}")
+    if not np.isfinite(matrix.astype(np.float32)).all():
+        raise NonFiniteError(f"the projection of {part} holds NaN or infinity; repair it")
+    return matrix
 
 
 def class_order(order: Any, vocab: int) -> Ids | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,9 @@ def found(result: tuple[Any, Any]) -> Found:
     return Found(result[0].numpy(), result[1].double().numpy())
 
 
-def _torch(name: str, dtype: str, layer: Layer, k: int, threads: int) -> Contestant:
+def _torch(layer: Layer, k: int, threads: int, *, name: str, dtype: str, compiled: bool) -> Contestant:
+    """``z = linear(hidden, weight, bias)``, ``z.topk(k)``, ``z.logsumexp(1)``, weights, hidden vectors and logits in ``dtype``;
+    as PyTorch runs it, or as ``torch.compile`` makes it."""
     import torch
 
     torch.set_num_threads(threads)
@@ -65,70 +68,34 @@ def _torch(name: str, dtype: str, layer: Layer, k: int, threads: int) -> Contest
     # copies: torch warns about memory that it may not write to
     weight, bias = torch.from_numpy(matrix(layer).copy()).to(kind), torch.from_numpy(bias_of(layer).copy()).to(kind)
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
-    def call(hidden: Any) -> tuple[Any, Any]:
-        z = linked(layer, torch.nn.functional.linear(hidden, weight, bias), torch.tanh)
-        return best(z, k)
+    def product(hidden: Any) -> tuple[Any, Any]:
+        return best(linked(layer, torch.nn.functional.linear(hidden, weight, bias), torch.tanh), k)
 
     def prepare(hidden: Any) -> Any:
         return torch.from_numpy(np.array(hidden, np.float32)).to(kind)
 
+    call = torch.inference_mode()(_compiled(product) if compiled else product)
+    if compiled:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            call(prepare(np.zeros((1, layer.dim), np.float32)))
     return Contestant(name, call, prepare, found, {"reads": f"all rows, {dtype}", "bytes": weight.numel() * weight.itemsize})
 
 
-@rival("torch fp32", "torch")
-def torch_fp32(layer: Layer, k: int, threads: int) -> Contestant:
-    """``z = linear(hidden, weight, bias)``, ``z.topk(k)``, ``z.logsumexp(1)`` in float32."""
-    return _torch("torch fp32", "float32", layer, k, threads)
-
-
-@rival("torch bf16", "torch")
-def torch_bf16(layer: Layer, k: int, threads: int) -> Contestant:
-    """The same with weights, bias, hidden and logits in bfloat16."""
-    return _torch("torch bf16", "bfloat16", layer, k, threads)
-
-
-def _compiled(name: str, dtype: str, layer: Layer, k: int, threads: int) -> Contestant:
+def _compiled(product: Callable[[Any], Any]) -> Callable[[Any], Any]:
     import torch
-
-    torch.set_num_threads(threads)
-    kind = getattr(torch, dtype)
-    weight, bias = torch.from_numpy(matrix(layer).copy()).to(kind), torch.from_numpy(bias_of(layer).copy()).to(kind)
-
-    def product(hidden: Any) -> tuple[Any, Any]:
-        return best(linked(layer, torch.nn.functional.linear(hidden, weight, bias), torch.tanh), k)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the compiler's first import makes torch warn about parts of itself
         limits = torch._dynamo.config  # noqa: SLF001 - beyond eight shapes it would go on uncompiled
         limits.recompile_limit = limits.accumulated_recompile_limit = 1 << 10
-        compiled = torch.compile(product, dynamic=False)
-
-    @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
-    def call(hidden: Any) -> tuple[Any, Any]:
-        return compiled(hidden)  # type: ignore[no-any-return, unused-ignore]
-
-    def prepare(hidden: Any) -> Any:
-        return torch.from_numpy(np.array(hidden, np.float32)).to(kind)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        call(prepare(np.zeros((1, layer.dim), np.float32)))
-    about = {"reads": f"all rows, {dtype}", "bytes": weight.numel() * weight.itemsize}
-    return Contestant(name, call, prepare, found, about)
+        return torch.compile(product, dynamic=False)
 
 
-@rival("torch compiled fp32", "torch")
-def torch_compiled_fp32(layer: Layer, k: int, threads: int) -> Contestant:
-    """What ``torch.compile`` makes of the float32 product, its top-k and its normaliser."""
-    return _compiled("torch compiled fp32", "float32", layer, k, threads)
-
-
-@rival("torch compiled bf16", "torch")
-def torch_compiled_bf16(layer: Layer, k: int, threads: int) -> Contestant:
-    """The same in bfloat16."""
-    return _compiled("torch compiled bf16", "bfloat16", layer, k, threads)
-
+for _form in ("", "compiled "):
+    for _short, _dtype in (("fp32", "float32"), ("bf16", "bfloat16")):
+        _name = f"torch {_form}{_short}"
+        rival(_name, "torch")(partial(_torch, name=_name, dtype=_dtype, compiled=bool(_form)))
 
 TILE = 64
 
