@@ -92,8 +92,10 @@ class Merged(Bounded, ABC):
             return *best, *cost
 
         ids, logits, score, proved, *cost = self._ask(call, keys, "sample", call.hidden, call.mask, filters)
-        best = np.argmax(np.stack(score), axis=0)[None]
-        won, at, key = (np.take_along_axis(np.stack(part), best, 0)[0] for part in (ids, logits, score))
+        won, at, key = ids[0], logits[0], score[0]
+        for others, values, keyed in zip(ids[1:], logits[1:], score[1:], strict=True):
+            better = keyed > key
+            won, at, key = np.where(better, others, won), np.where(better, values, at), np.where(better, keyed, key)
         return Sample(won, at, key, np.all(proved, axis=0), self._cost(cost))
 
     def _log_probs(self, logits: Doubles, lse: Doubles) -> Doubles:

@@ -51,10 +51,16 @@ class Part(NamedTuple):
     def topk(self, hidden: Doubles, k: int, eps: float | None) -> TopK:
         """By name, padded to ``k``."""
         top = self.engine.topk(hidden, min(k, self.engine.layer.vocab), eps=eps, allowed=self.marks)
-        named = top.ids + self.first if self.names is None else self.names[top.ids]
-        short = ((0, 0), (0, k - top.ids.shape[1]))
-        ids = np.pad(np.where(top.ids < 0, -1, named), short, constant_values=-1)
-        logits, log_probs = (np.pad(part, short, constant_values=-np.inf) for part in (top.logits, top.log_probs))
+        if self.first or self.names is not None:
+            names = top.ids + self.first if self.names is None else self.names[top.ids]
+            top = top._replace(ids=np.where(top.ids < 0, -1, names))
+        short = k - top.ids.shape[1]
+        if not short:
+            return top
+        ids, logits, log_probs = (
+            np.pad(part, ((0, 0), (0, short)), constant_values=none)
+            for part, none in ((top.ids, -1), (top.logits, -np.inf), (top.log_probs, -np.inf))
+        )
         padded: TopK = top._replace(ids=ids, logits=logits, log_probs=log_probs)
         return padded
 
