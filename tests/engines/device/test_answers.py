@@ -82,7 +82,7 @@ def test_every_type_at_every_kind_of_product(dtype: str, batch: int, method: str
 
 
 @PROVING
-def test_more_candidates_than_there_is_room_for_are_read_fully(method: str) -> None:
+def test_more_candidates_than_there_is_room_for_are_read_fully(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = hl.Layer(np.ones((BEYOND + BEYOND_CODES + 90, 3), np.float32))
     engine = hl.compile(layer, method, device=PLACE)
     answer = engine.topk(tensor(np.ones((2, 3), np.float32)), 4, eps=math.inf)
@@ -90,6 +90,8 @@ def test_more_candidates_than_there_is_room_for_are_read_fully(method: str) -> N
     check_answer(Case(layer, np.ones((2, 3), np.float32), True), answer)
     drawn = engine.sample(tensor(np.zeros((1, 3), np.float32)), seed=3)
     assert drawn.ids.item() == int(np.argmax(gumbels(3, 0, 0, np.arange(layer.vocab))))
+    monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
+    assert not any(engine.topk(tensor(np.ones((2, 3), np.float32)), k, eps=math.inf).proved.any() for k in (1, 4))
 
 
 @pytest.mark.parametrize("batch", [1, 6])
@@ -162,6 +164,7 @@ def test_draws_from_a_nucleus_are_those_of_the_cpu(
         assert (drawn.cost.rows == 3 * layer.vocab).all(), "the three scans of a row, and nothing was read again"
     monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
     same_draws(engine, hidden, 3, 1.7, seed=8, top_p=0.7)
+    check_answer(Case(layer, hidden), engine.topk(tensor(hidden), 3, eps=math.inf))  # of so many tiles that they set the bar
 
 
 @pytest.mark.usefixtures("large")
@@ -176,6 +179,7 @@ def test_a_nucleus_that_ends_among_equal_classes(rng: np.random.Generator, monke
         monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
         drawn = engine.sample(hidden, 4, seed=8, top_p=top_p)
         assert drawn.proved.any() and (drawn.ids == expected.ids)[drawn.proved].all()
+    assert engine.topk(hidden, 2).ids.tolist() == [[0, 1]] * 3
 
 
 @PROVING
