@@ -5,11 +5,7 @@
 // q, and with it every weight, changes with m, so a longer prefix is summed anew. Two things keep that from reading it anew: a group
 // of 64 classes is taken through its prefixes while its columns are in the cache, and a prefix that one class shows to be too short
 // for all is passed over. Sums are float32, exponentials float64; nothing here is particular to an instruction set.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
@@ -34,7 +30,6 @@ constexpr int64_t kLanes = 16;  // classes of one sum
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
 using Arms = std::vector<uint64_t>;  // [groups]: a bit for every class that takes part
-using Words = nb::ndarray<const uint64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
 
 template <typename Work>
 void each_arm(uint64_t mask, const Work& work) {
@@ -367,8 +362,7 @@ class Adaptive {
     Adaptive(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats columns, Doubles column_weight,
              std::pair<double, double> link, const std::string& isa) {
         Columns& l = layer_;
-        l.kernels = kernels_for(isa.c_str());
-        check(l.kernels != nullptr, "this CPU does not have that instruction set");
+        l.kernels = level_of(isa).kernels;
         l.kind = kind_of(kind);
         l.weight = weight_of(weight, l.kind);
         l.vocab = static_cast<int64_t>(weight.shape(0));
@@ -390,10 +384,8 @@ class Adaptive {
     nb::object search(Doubles hidden, Words keys, std::optional<Bytes> mask, uint64_t seed,
                      const std::tuple<double, double, double, double, double, bool, Doubles>& rules, int64_t k, int asked, bool estimates) const {
         const auto batch = static_cast<int64_t>(keys.size()), vocab = layer_.vocab;
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(0)) == batch && static_cast<int64_t>(hidden.shape(1)) == layer_.dim,
-              "hidden must be [batch, dim]");
-        check(!mask || (mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == vocab &&
-                        (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch)), "mask must be [1 or batch, vocab]");
+        check(is_matrix(hidden, batch, layer_.dim), "hidden must be [batch, dim]");
+        check_mask(mask, batch, vocab);
         check(k >= 1 && k <= vocab, "k must be in 1..vocab");
         const auto& [eps, delta, warm, arm, sum, published, widths] = rules;
         const double* width = widths.data();  // C++17 captures no structured binding
@@ -415,22 +407,10 @@ class Adaptive {
                 }
             });
         });
-        const size_t B = batch, K = k;
-        std::vector<double> values(B * K, kNone), lse(B);
-        std::vector<int64_t> ids(B * K, -1), pulls(B), full(B), rows(B);
-        for (size_t q = 0; q < B; ++q) {
-            for (size_t i = 0; i < answers[q].best.size(); ++i) {
-                ids[q * K + i] = answers[q].best[i].id;
-                values[q * K + i] = answers[q].best[i].z;
-            }
-            lse[q] = answers[q].lse;
-            pulls[q] = answers[q].pulls;
-            full[q] = answers[q].full;
-            rows[q] = static_cast<int64_t>(answers[q].best.size());
-        }
-        return named("FoundByCoordinates", owned(std::move(values), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}),
-                     owned(std::move(pulls), {B}), owned(std::move(full), {B}), owned(std::move(rows), {B}),
-                     owned(std::move(kept), {estimates ? B : 0, static_cast<size_t>(vocab)}));
+        const auto [ids, values] = best_columns(answers, k);
+        const auto rows = [](const Found& one) { return static_cast<int64_t>(one.best.size()); };
+        return named("FoundByCoordinates", values, ids, column(answers, &Found::lse), column(answers, &Found::pulls), column(answers, &Found::full),
+                     column(answers, rows), owned(std::move(kept), {static_cast<size_t>(estimates ? batch : 0), static_cast<size_t>(vocab)}));
     }
 
   private:

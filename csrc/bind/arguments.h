@@ -1,4 +1,4 @@
-// What the executor and the descent take from Python: array types and checks.
+// What is taken from Python: array types and checks.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,20 +11,45 @@
 
 #include "bind/arrays.h"
 #include "kernels/kernels.h"
+#include "kernels/levels.h"
 
 namespace headlong {
 
 namespace nb = nanobind;
 
 using AnyArray = nb::ndarray<nb::numpy, nb::ro, nb::c_contig, nb::device::cpu>;
-using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Doubles = nb::ndarray<const double, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<const uint8_t, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Words = nb::ndarray<const uint64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const int64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using ArrayOf = nb::ndarray<const T, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Floats = ArrayOf<float>;
+using Doubles = ArrayOf<double>;
+using Bytes = ArrayOf<uint8_t>;
+using Words = ArrayOf<uint64_t>;
+using Ids = ArrayOf<int64_t>;
 
 inline void check(bool good, const char* what) {
     if (!good) throw std::invalid_argument(what);
+}
+
+// What an array [rows][columns] of Python's is refused for.
+template <typename Array>
+bool is_matrix(const Array& array, int64_t rows, int64_t columns) {
+    return array.ndim() == 2 && static_cast<int64_t>(array.shape(0)) == rows && static_cast<int64_t>(array.shape(1)) == columns;
+}
+
+inline int64_t batch_of(const Doubles& hidden, int64_t dim) {
+    check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == dim, "hidden must be [batch, dim]");
+    return static_cast<int64_t>(hidden.shape(0));
+}
+
+// A mask for all of a batch, or for each of its rows.
+inline void check_mask(const std::optional<Bytes>& mask, int64_t batch, int64_t vocab) {
+    check(!mask || is_matrix(*mask, 1, vocab) || is_matrix(*mask, batch, vocab), "mask must be [1 or batch, vocab]");
+}
+
+inline const Level& level_of(const std::string& isa) {
+    const Level* level = level_for(isa.c_str());
+    check(level != nullptr, "this CPU does not have that instruction set");
+    return *level;
 }
 
 // Where a name stands in a list of them; the enum that the list names has the same order.
@@ -67,25 +92,5 @@ inline StoredRows rows_of(const AnyArray& array, const std::string& name) {
     check(dim > 0 && row_bytes(kind, dim) == shape(1), "a row has whole blocks of codes");
     return {array.data(), kind, shape(0), dim};
 }
-
-// Add the descent and the widening of hidden vectors to the module.
-void bind_descent(nb::module_& m);
-void bind_widened(nb::module_& m);
-
-// The executor and readers; kernels by themselves; losses of heads.
-void bind_executor(nb::module_& m);
-void bind_reader(nb::module_& m);
-void bind_kernels(nb::module_& m);
-void bind_losses(nb::module_& m);
-
-// Adds the search over blocks of classes.
-void bind_blocks(nb::module_& m);
-void bind_direct_call(nb::module_& m);
-
-// Adds rotated codes.
-void bind_codes(nb::module_& m);
-
-// Adds what turns ids into class masks.
-void bind_marks(nb::module_& m);
 
 }  // namespace headlong

@@ -24,15 +24,14 @@ RecordShape shape_of(nb::handle pair) {
 
 class BoundBlocks {
   public:
-    // weight [vocab][dim]; turns: head [width][dim], and back, rest, scale, lost, or None each; look; edges; order; levels: (records, count,
+    // weight [vocab][dim]; turns: head [width][dim] in strips, and back, rest in tiles, scale, lost, or None each; look; edges; order; levels: (records, count,
     // tails) coarse to fine; closer: (records, count, tails, from) or None; shared: two times four factors.
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
-                nb::tuple turns, int64_t look, nb::sequence edges, nb::ndarray<const int32_t, nb::numpy, nb::c_contig> order,
+                nb::tuple turns, int64_t look, nb::sequence edges, ArrayOf<int32_t> order,
                 nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double most,
                 const std::string& isa, std::optional<nb::tuple> rays, double trial, double most_norm) {
-        b_.kernels = kernels_for(isa.c_str());
-        check(b_.kernels != nullptr, "this CPU does not have that instruction set");
-        b_.looks = looks_for(b_.kernels->isa);
+        const Level& level = level_of(isa);
+        b_.kernels = level.kernels, b_.looks = level.looks;
         const StoredRows rows = rows_of(weight, name);
         b_.weight = rows.data, b_.kind = rows.kind, b_.vocab = rows.vocab, b_.dim = rows.dim;
         check(!bias || static_cast<int64_t>(bias->size()) == b_.vocab, "bias [vocab]");
@@ -72,45 +71,28 @@ class BoundBlocks {
 
     // FoundByBlocks: ids, logits [count][k] (-1 and -inf where there are fewer), rows, bytes, opened, done [count].
     nb::object topk(Doubles hidden, int64_t k, std::optional<Bytes> mask, int threads) const {
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == b_.dim, "hidden [batch, dim]");
-        const auto count = static_cast<int64_t>(hidden.shape(0));
+        const int64_t count = batch_of(hidden, b_.dim);
         check(k >= 1 && k <= b_.vocab, "1 <= k <= vocab");
-        if (mask)
-            check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == b_.vocab &&
-                      (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == count), "mask [1 or batch, vocab]");
+        check_mask(mask, count, b_.vocab);
         const uint8_t* marks = mask ? mask->data() : nullptr;
         const std::vector<SearchResult> found =
             unlocked([&] { return search(b_, hidden.data(), count, k, marks, mask && mask->shape(0) > 1, thread_count(threads)); });
-        std::vector<int64_t> ids(count * k, -1), rows;
-        std::vector<double> logits(count * k, -kInf), bytes, opened;
-        std::vector<uint8_t> done;
-        for (int64_t q = 0; q < count; ++q) {
-            for (int64_t i = 0; i < std::min(k, static_cast<int64_t>(found[q].best.size())); ++i) {
-                ids[q * k + i] = found[q].best[i].id;
-                logits[q * k + i] = found[q].best[i].z;
-            }
-            rows.push_back(found[q].rows);
-            bytes.push_back(found[q].bytes);
-            opened.push_back(found[q].opened);
-            done.push_back(found[q].done);
-        }
-        const size_t n = found.size(), wide = static_cast<size_t>(k);
-        return named("FoundByBlocks", owned(std::move(ids), {n, wide}), owned(std::move(logits), {n, wide}), owned(std::move(rows), {n}),
-                     owned(std::move(bytes), {n}), owned(std::move(opened), {n}), owned_flags(std::move(done), {n}));
+        const auto [ids, logits] = best_columns(found, k);
+        return named("FoundByBlocks", ids, logits, column(found, &SearchResult::rows), column(found, &SearchResult::bytes),
+                     column(found, &SearchResult::opened), column(found, &SearchResult::done));
     }
 
-    const char* isa() const { return b_.looks->isa; }
     nb::capsule capsule() const { return nb::capsule(&b_, kBlocksCapsule); }
 
     // Answers call the rows by these names [vocab].
-    void name(nb::ndarray<const int64_t, nb::numpy, nb::c_contig> names) {
+    void name(Ids names) {
         check(static_cast<int64_t>(names.size()) == b_.vocab, "names [vocab]");
         b_.names = names.data();
         names_ = nb::cast(names);
     }
 
     // Places [16 * groups] whose classes may be answered, sixteen bits to a block; no others are.
-    void keep_there(nb::ndarray<const uint16_t, nb::numpy, nb::c_contig> there) {
+    void keep_there(ArrayOf<uint16_t> there) {
         check(static_cast<int64_t>(there.size()) == b_.levels.back().groups, "sixteen bits for every block");
         b_.there = there.data();
         there_ = nb::cast(there);
@@ -130,13 +112,10 @@ class BoundBlocks {
   private:
     void take_turns(const nb::tuple& turns) {
         const auto head = nb::cast<AnyArray>(turns[0]);
-        check(head.ndim() == 2 && static_cast<int64_t>(head.shape(1)) == b_.dim, "head [width, dim]");
+        check(head.size() > 0 && static_cast<int64_t>(head.size()) % b_.dim == 0, "head: strips of [width, dim]");
         check(head.itemsize() == 4 || head.itemsize() == 2, "rotations are float32 or float16");
-        // All at once: what grows moves.
-        turned_.reserve(head.nbytes() + (turns[1].is_none() ? 0 : nb::cast<AnyArray>(turns[2]).nbytes()));
-        in_strips(head.data(), static_cast<int64_t>(head.itemsize()), static_cast<int64_t>(head.shape(0)), b_.dim, turned_);
-        b_.head = turned_.data();
-        b_.width = static_cast<int64_t>(head.shape(0));
+        b_.head = head.data();
+        b_.width = static_cast<int64_t>(head.size()) / b_.dim;
         b_.rotation_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
         check(b_.look >= 1 && b_.look <= b_.width, "1 <= look <= width");
         if (turns.size() > 4 && !turns[4].is_none()) {
@@ -148,16 +127,14 @@ class BoundBlocks {
             return;
         }
         const auto back = nb::cast<AnyArray>(turns[1]);
-        check(back.ndim() == 2 && static_cast<int64_t>(back.shape(0)) == b_.width && static_cast<int64_t>(back.shape(1)) == b_.dim &&
-                  back.itemsize() == head.itemsize(), "back [width, dim], of the head's type");
+        check(is_matrix(back, b_.width, b_.dim) && back.itemsize() == head.itemsize(), "back [width, dim], of the head's type");
         b_.back = back.data();
-        const auto rest = nb::cast<nb::ndarray<const int8_t, nb::numpy, nb::c_contig, nb::device::cpu>>(turns[2]);
+        const auto rest = nb::cast<ArrayOf<int8_t>>(turns[2]);
         const auto scale = nb::cast<Floats>(turns[3]);
         b_.rest_width = (b_.dim - b_.width + kNeighbours - 1) / kNeighbours * kNeighbours;
-        check(rest.ndim() == 2 && static_cast<int64_t>(rest.shape(0)) == b_.dim && static_cast<int64_t>(rest.shape(1)) == b_.rest_width &&
-                  static_cast<int64_t>(scale.size()) == b_.rest_width, "rest [dim, a multiple of 16] and its scales");
-        const int64_t start = tiled(rest.data(), b_.dim, b_.rest_width, turned_);
-        b_.rest = reinterpret_cast<const int8_t*>(turned_.data()) + start;
+        check(static_cast<int64_t>(rest.size()) == b_.dim * b_.rest_width && static_cast<int64_t>(scale.size()) == b_.rest_width,
+              "rest: tiles of [dim, a multiple of 16], and their scales");
+        b_.rest = rest.data();
         b_.rest_scale = scale.data();
     }
 
@@ -182,18 +159,17 @@ class BoundBlocks {
         b_.filled = filled_.data();
     }
 
-    // directions [dim, count] and their scales, and the direction of each node.
+    // directions [dim, count] in tiles and their scales, and the direction of each node.
     void take_rays(const nb::tuple& rays) {
-        const auto directions = nb::cast<nb::ndarray<const int8_t, nb::numpy, nb::c_contig, nb::device::cpu>>(rays[0]);
+        const auto directions = nb::cast<ArrayOf<int8_t>>(rays[0]);
         const auto scale = nb::cast<Floats>(rays[1]);
-        const auto owner = nb::cast<nb::ndarray<const uint16_t, nb::numpy, nb::c_contig, nb::device::cpu>>(rays[2]);
+        const auto owner = nb::cast<ArrayOf<uint16_t>>(rays[2]);
         b_.ray_count = static_cast<int64_t>(scale.size());
-        check(directions.ndim() == 2 && static_cast<int64_t>(directions.shape(0)) == b_.dim && b_.ray_count % kNeighbours == 0 &&
-                  static_cast<int64_t>(directions.shape(1)) == b_.ray_count && b_.width == b_.dim, "rays [dim, a multiple of 16] in all coordinates");
+        check(b_.ray_count % kNeighbours == 0 && static_cast<int64_t>(directions.size()) == b_.dim * b_.ray_count && b_.width == b_.dim,
+              "rays: tiles of [dim, a multiple of 16] in all coordinates");
         for (size_t i = 0; i < owner.size(); ++i) check(owner.data()[i] < b_.ray_count, "a node lies on a ray");
         check(static_cast<int64_t>(b_.edges.size()) + 1 <= kMostTails, "lengths of a record");
-        tiled(directions.data(), b_.dim, b_.ray_count, rays_);
-        b_.rays = reinterpret_cast<const int8_t*>(rays_.data());
+        b_.rays = directions.data();
         b_.ray_scale = scale.data();
         b_.owner = owner.data();
         owners_ = static_cast<int64_t>(owner.size());
@@ -266,7 +242,6 @@ class BoundBlocks {
     }
 
     Blocks b_;
-    LargeBytes turned_, rays_;  // the head and the rest; directions of rays
     std::vector<uint16_t> filled_;
     int64_t owners_ = 0;
     nb::object keep_, names_, there_, next_;
@@ -285,7 +260,7 @@ nb::object neighbours_of(Floats features, int threads) {
 void bind_blocks(nb::module_& m) {
     nb::class_<BoundBlocks>(m, "Blocks")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Doubles, std::optional<Doubles>, nb::tuple, int64_t,
-                      nb::sequence, nb::ndarray<const int32_t, nb::numpy, nb::c_contig>, nb::sequence, std::optional<nb::tuple>,
+                      nb::sequence, ArrayOf<int32_t>, nb::sequence, std::optional<nb::tuple>,
                       nb::tuple, double, const std::string&, std::optional<nb::tuple>, double, double>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
              nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
@@ -295,8 +270,7 @@ void bind_blocks(nb::module_& m) {
         .def_prop_ro("capsule", &BoundBlocks::capsule)
         .def("name", &BoundBlocks::name, nb::arg("names"))
         .def("keep_there", &BoundBlocks::keep_there, nb::arg("there"))
-        .def("put_next", &BoundBlocks::put_next, nb::arg("other"))
-        .def_prop_ro("isa", &BoundBlocks::isa);
+        .def("put_next", &BoundBlocks::put_next, nb::arg("other"));
     m.def("neighbours", &neighbours_of, nb::arg("features"), nb::arg("threads"));
 }
 

@@ -5,10 +5,7 @@
 
 #include <cmath>
 
-#include "bind/without_gil.h"
 #include "codes/rotated.h"
-#include "encode/tiles.h"
-#include "runtime/pool.h"
 
 namespace headlong {
 namespace {
@@ -24,8 +21,7 @@ class BoundCodes {
         : kept_{executor, nb::cast(tiles), nb::cast(mean), nb::cast(centre), nb::cast(rotation)} {
         Codes& c = codes_;
         c.rows = static_cast<const Executor*>(nb::cast<nb::capsule>(executor.attr("capsule")).data(kExecutorCapsule));
-        c.scan = scan_for(isa.c_str());
-        check(c.rows != nullptr && c.scan != nullptr, "this CPU does not have that instruction set");
+        c.scan = level_of(isa).scan;
         const int64_t dim = c.rows->dim;
         check(static_cast<int64_t>(mean.size()) == dim && static_cast<int64_t>(centre.size()) == dim, "mean and centre must be [dim]");
         check(nb::len(given) > 0 && nb::len(given) <= kMostSegments, "1 to 16 segments");
@@ -48,8 +44,7 @@ class BoundCodes {
         c.lost = lost, c.most_base = most_base;
         c.layout.set(c.layout.segments = static_cast<int>(segments.size()), bits, coordinates);
         c.count = (c.rows->vocab + kTile - 1) / kTile;
-        check(tiles.ndim() == 2 && static_cast<int64_t>(tiles.shape(0)) == c.count && static_cast<int64_t>(tiles.shape(1)) == c.layout.bytes,
-              "tiles must be [tiles, bytes]");
+        check(is_matrix(tiles, c.count, c.layout.bytes), "tiles must be [tiles, bytes]");
         check(rotation.ndim() == 3 && static_cast<int64_t>(rotation.shape(0)) * kPanel == c.width && static_cast<int64_t>(rotation.shape(1)) == dim &&
                   static_cast<int64_t>(rotation.shape(2)) == kPanel,
               "rotation must be [panels, dim, 32]");
@@ -58,8 +53,7 @@ class BoundCodes {
 
     // The estimates of all classes [batch, tiles * 64] and their radii, at kappa standard deviations or, at 0, for certain: for tests.
     nb::tuple estimates(Doubles hidden, double kappa, uint64_t seed) const {
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == codes_.rows->dim, "hidden must be [batch, dim]");
-        const auto batch = static_cast<int64_t>(hidden.shape(0));
+        const int64_t batch = batch_of(hidden, codes_.rows->dim);
         const size_t padded = codes_.count * kTile;
         std::vector<float> est(batch * padded), radius(batch * padded);
         const PreparedCodes all = prepare_codes(codes_, hidden.data(), batch, seed, 1);
@@ -90,24 +84,7 @@ class BoundCodes {
 
 }  // namespace
 
-// Codes of rows v [n, m] into tiles [tiles, bytes] from byte `at` on; scale, error, length [n].
-static nb::tuple bound_code_tiles(Floats v, int bits, float half_step, int least, nb::ndarray<uint8_t, nb::numpy, nb::device::cpu> tiles, int64_t at, int threads) {
-    check(v.ndim() == 2 && tiles.ndim() == 2 && tiles.stride(1) == 1, "v must be [n, m], tiles [tiles, bytes]");
-    check((bits >= 1 && bits <= 6) || bits == 8, "codes have 1 to 6 or 8 bits");
-    const auto n = static_cast<int64_t>(v.shape(0)), m = static_cast<int64_t>(v.shape(1));
-    check(static_cast<int64_t>(tiles.shape(0)) == (n + kTile - 1) / kTile && at >= 0 &&
-              at + (m + 31) / 32 * bits * kTile * 4 <= static_cast<int64_t>(tiles.shape(1)),
-          "tiles have room for the codes");
-    std::vector<float> scale(n), error(n), length(n);
-    unlocked([&] {
-        code_tiles(v.data(), n, m, bits, half_step, least, tiles.data() + at, tiles.stride(0), scale.data(), error.data(), length.data(), thread_count(threads));
-    });
-    const auto size = static_cast<size_t>(n);
-    return nb::make_tuple(owned(std::move(scale), {size}), owned(std::move(error), {size}), owned(std::move(length), {size}));
-}
-
 void bind_codes(nb::module_& m) {
-    m.def("code_tiles", &bound_code_tiles, nb::arg("v"), nb::arg("bits"), nb::arg("half_step"), nb::arg("least"), nb::arg("tiles").noconvert(), nb::arg("at"), nb::arg("threads"));
     nb::class_<BoundCodes>(m, "Codes")
         .def(nb::init<nb::object, Bytes, Doubles, Doubles, Floats, const nb::sequence&, double, double, const std::string&>(), nb::arg("executor"),
              nb::arg("tiles"), nb::arg("mean"), nb::arg("centre"), nb::arg("rotation"), nb::arg("segments"), nb::arg("lost"), nb::arg("most_base"), nb::arg("isa"))

@@ -18,8 +18,8 @@ class BoundDescent {
     BoundDescent(int64_t dim, nb::sequence parts, Ids part, Ids first, Ids starts, Ids children, bool two_way, Ids owner,
                  Ids above, Ids leaf, const std::string& isa) {
         Steps& s = steps_;
-        s.kernels = kernels_for(isa.c_str());
-        check(s.kernels != nullptr, "this CPU does not have that instruction set");
+        const Level& level = level_of(isa);
+        isa_ = level.name, s.kernels = level.kernels;
         s.dim = dim;
         s.two_way = two_way;
         for (nb::handle entry : parts) add_part(nb::cast<nb::sequence>(entry));
@@ -35,38 +35,25 @@ class BoundDescent {
     }
 
     nb::tuple topk(Doubles hidden, int64_t k, int threads) const {
-        const int64_t batch = batch_of(hidden);
         check(k >= 1 && k <= steps_.vocab, "k must be in 1..vocab");
-        std::vector<double> log_probs(batch * k, -std::numeric_limits<double>::infinity());
-        std::vector<int64_t> ids(batch * k, -1);
-        std::vector<Read> read(batch);
-        over_queries(batch, threads, [&](int64_t b, int own) {
-            const std::vector<RankedClass> best = descend(steps_, hidden.data() + b * steps_.dim, k, own, &read[b]);
-            for (size_t i = 0; i < best.size(); ++i) {
-                log_probs[b * k + i] = best[i].log_prob;
-                ids[b * k + i] = best[i].id;
-            }
-        });
-        const size_t B = batch, K = k;
-        return nb::make_tuple(owned(std::move(log_probs), {B, K}), owned(std::move(ids), {B, K}), rows(read), bytes(read));
+        const std::vector<Read> read =
+            over_queries(hidden, threads, [&](int64_t, const double* x, int own, Read& to) { to.best = descend(steps_, x, k, own, &to); });
+        const auto [ids, log_probs] = best_columns(read, k);
+        return nb::make_tuple(log_probs, ids, column(read, &Read::rows), column(read, &Read::bytes));
     }
 
     nb::tuple log_probs(Doubles hidden, Ids ids, int threads) const {
-        const int64_t batch = batch_of(hidden);
-        check(ids.ndim() == 2 && static_cast<int64_t>(ids.shape(0)) == batch, "ids must be [batch, m]");
+        check(ids.ndim() == 2 && ids.shape(0) == hidden.shape(0), "ids must be [batch, m]");
+        for (size_t i = 0; i < ids.size(); ++i) check(ids.data()[i] >= 0 && ids.data()[i] < steps_.vocab, "an id is out of range");
         const int64_t m = ids.shape(1);
-        for (int64_t i = 0; i < batch * m; ++i)
-            check(ids.data()[i] >= 0 && ids.data()[i] < steps_.vocab, "an id is out of range");
-        std::vector<double> out(batch * m);
-        std::vector<Read> read(batch);
-        over_queries(batch, threads, [&](int64_t b, int own) {
-            follow(steps_, hidden.data() + b * steps_.dim, ids.data() + b * m, m, own, out.data() + b * m, &read[b]);
+        std::vector<double> out(ids.size());
+        const std::vector<Read> read = over_queries(hidden, threads, [&](int64_t b, const double* x, int own, Read& to) {
+            follow(steps_, x, ids.data() + b * m, m, own, out.data() + b * m, &to);
         });
-        const size_t B = batch, M = m;
-        return nb::make_tuple(owned(std::move(out), {B, M}), rows(read), bytes(read));
+        return nb::make_tuple(owned(std::move(out), {ids.shape(0), ids.shape(1)}), column(read, &Read::rows), column(read, &Read::bytes));
     }
 
-    const char* isa() const { return steps_.kernels->isa; }
+    const char* isa() const { return isa_; }
 
   private:
     // (weight, kind, bias or None, projection or None, its kind)
@@ -88,8 +75,7 @@ class BoundDescent {
             const auto projection = nb::cast<AnyArray>(entry[3]);
             p.projection_kind = kind_of(nb::cast<std::string>(entry[4]));
             p.projection = weight_of(projection, p.projection_kind);
-            check(static_cast<int64_t>(projection.shape(0)) == p.width && static_cast<int64_t>(projection.shape(1)) == steps_.dim,
-                  "a projection must be [width, dim]");
+            check(is_matrix(projection, p.width, steps_.dim), "a projection must be [width, dim]");
             arrays_.push_back(nb::cast(projection));
         }
         steps_.parts.push_back(p);
@@ -116,41 +102,20 @@ class BoundDescent {
         for (int64_t c = 0; c < s.vocab; ++c) check(s.leaf[c] >= 0 && s.leaf[c] < s.branches, "a class has no branch");
     }
 
-    int64_t batch_of(const Doubles& hidden) const {
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == steps_.dim, "hidden must be [batch, dim]");
-        return hidden.shape(0);
-    }
-
-    // One query shares its nodes among the threads; of several, each thread takes whole ones.
+    // work(query, hidden vector, threads, what it reads). One query shares its nodes among the threads; of several, each thread takes whole
+    // ones.
     template <typename Work>
-    void over_queries(int64_t batch, int threads, Work work) const {
+    std::vector<Read> over_queries(const Doubles& hidden, int threads, const Work& work) const {
+        const int64_t batch = batch_of(hidden, steps_.dim);
+        std::vector<Read> read(batch);
         unlocked([&] {
-            const int count = thread_count(threads);
-            if (batch == 1) {
-                work(0, count);
-                return;
-            }
-            Turns<int64_t> next;
-            run_parallel(static_cast<int>(std::min<int64_t>(batch, count)), [&](int) {
-                for (int64_t b = next.fetch_add(1); b < batch; b = next.fetch_add(1)) work(b, 1);
-            });
+            const int count = thread_count(threads), inside = batch == 1 ? count : 1;
+            each_resolved(batch, count, batch == 1, [&](int64_t b) { work(b, hidden.data() + b * steps_.dim, inside, read[b]); });
         });
+        return read;
     }
 
-    static nb::object rows(const std::vector<Read>& read) {
-        std::vector<int64_t> out;
-        for (const Read& r : read) out.push_back(r.rows);
-        const size_t n = out.size();
-        return owned(std::move(out), {n});
-    }
-
-    static nb::object bytes(const std::vector<Read>& read) {
-        std::vector<double> out;
-        for (const Read& r : read) out.push_back(r.bytes);
-        const size_t n = out.size();
-        return owned(std::move(out), {n});
-    }
-
+    const char* isa_ = nullptr;
     Steps steps_;
     std::vector<nb::object> arrays_;
 };

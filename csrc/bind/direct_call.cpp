@@ -28,7 +28,6 @@
 #include "reader/reader.h"
 #include "runtime/processors.h"
 #include "runtime/scratch.h"
-#include "runtime/trace.h"
 
 namespace headlong {
 namespace {
@@ -109,7 +108,6 @@ class DirectCall {
         if (!begin(hidden, eps, call) || !Range<int64_t>({1, reader_.executor->vocab}).read(k, &call.question.k)) return nb::none();
         std::vector<Answer> answers;
         unlocked([&] { answers = reader_.topk(call.rows, call.count, call.question); });
-        mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
         return end(hidden, call.single ? topk_of<float>(answers, call.count, call.question.k) : topk_of<double>(answers, call.count, call.question.k));
     }
@@ -119,7 +117,6 @@ class DirectCall {
         if (!begin(hidden, eps, call)) return nb::none();
         std::vector<Answer> answers;
         unlocked([&] { answers = reader_.lse(call.rows, call.count, call.question); });
-        mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
         auto [lses, errors] = call.single ? normalisers<float>(answers) : normalisers<double>(answers);
         return end(hidden, named(classes_.lse, lses, errors, cost_of(answers, 0)));
@@ -141,10 +138,8 @@ class DirectCall {
         std::vector<Answer> answers;
         unlocked([&, z = logit] {
             headlong::logits(e, call.rows, call.count, id, m, call.question.threads, z);
-            mark("logits");
             answers = reader_.lse(call.rows, call.count, call.question);
         });
-        mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
         std::vector<double> exponents(total);
         if (!linked(logits, logit, total, exponents.data())) return nb::none();
@@ -169,7 +164,6 @@ class DirectCall {
         std::vector<Answer> answers;
         std::vector<Draw> drawn;
         unlocked([&] { answers = reader_.sample(call.rows, call.count, {rule}, call.question, &drawn); });
-        mark("the interpreter's lock");
         if (answers.empty()) return nb::none();
         return end(hidden, sample_of(answers, drawn, rule.n));
     }
@@ -199,13 +193,11 @@ class DirectCall {
         if (!ranges_.eps.read_or(eps, eps_, &call.question.eps) || call.question.threads < 1) return false;
         if (call.single) call.question.eps *= ranges_.float32_room;
         call.rows = widened(array, call.count * dim, call.wide);
-        mark("Python before");
         return call.rows != nullptr;
     }
 
     nb::object end(nb::handle hidden, nb::object found) const {
         if (!PyArray_CheckExact(hidden.ptr())) found = like_(found, hidden);
-        mark("hand-back");
         return found;
     }
 
@@ -253,7 +245,7 @@ class DirectCall {
                 const double z = i < there ? a.best[i].z : -kInf;
                 id[at] = i < there ? a.best[i].id : -1;
                 logit[at] = z;
-                log_prob[at] = rounded<T>(std::isfinite(z) ? reader_.executor->linked(z) - a.lse : i < there && std::isnan(a.lse) ? a.lse : -kInf, &lost[q]);
+                log_prob[at] = rounded<T>(i < there ? headlong::log_prob_of(*reader_.executor, a, z) : -kInf, &lost[q]);
             }
             proved[q] = a.proved;
         }

@@ -1,9 +1,4 @@
 // The arrays of an executor, from Python: what kernels and resolvers take for granted is checked here, once.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-
 #include <algorithm>
 
 #include "bind/arguments.h"
@@ -19,8 +14,8 @@ class BoundExecutor {
     BoundExecutor(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats norms, nb::tuple link, std::optional<nb::tuple> preview,
                   const std::string& isa) {
         Executor& e = executor_;
-        e.kernels = kernels_for(isa.c_str());
-        check(e.kernels != nullptr, "this CPU does not have that instruction set");
+        const Level& level = level_of(isa);
+        e.isa = level.name, e.kernels = level.kernels;
         const StoredRows rows = rows_of(weight, kind);
         e.weight = rows.data, e.kind = rows.kind, e.vocab = rows.vocab, e.dim = rows.dim;
         check(e.vocab > 0 && e.dim > 0, "a layer has at least one class and one coordinate");
@@ -37,7 +32,7 @@ class BoundExecutor {
             check(static_cast<int64_t>(bias->size()) == e.vocab, "bias must be [vocab]");
             e.bias = bias->data();
             e.base = padded(e.bias, [](float x) { return x; });
-            e.bias_sizes = padded(e.bias, [](float x) { return std::fabs(x); });
+            e.base_error = padded(e.bias, [](float x) { return std::fabs(x) * (0x1p-22f * (1 + 0x1p-18f)); });
             keep(*bias);
         }
         set_link(link, e, kept_, arrays_);

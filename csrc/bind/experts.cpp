@@ -1,26 +1,11 @@
 // The Python face of a gate over executors; see headlong.engines.structured.experts for what it answers.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
-#include <stdexcept>
-
-#include "bind/arrays.h"
+#include "bind/arguments.h"
 #include "bind/without_gil.h"
 #include "runtime/pool.h"
 #include "structured/experts.h"
 
-namespace nb = nanobind;
-using namespace headlong;
-
+namespace headlong {
 namespace {
-
-using Floats = nb::ndarray<const float, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Doubles = nb::ndarray<const double, nb::numpy, nb::c_contig, nb::device::cpu>;
-using Ids = nb::ndarray<const int64_t, nb::numpy, nb::c_contig, nb::device::cpu>;
-
-void check(bool good, const char* what) {
-    if (!good) throw std::invalid_argument(what);
-}
 
 class BoundExperts {
   public:
@@ -54,7 +39,7 @@ class BoundExperts {
 
     // FoundOfExpert: logits, ids [batch, k], lse, logit_error, lse_error, proved, rows, bytes, dense, expert [batch]
     nb::object topk(Doubles hidden, int64_t k, double eps, int threads, double delta, uint64_t seed) const {
-        const int64_t batch = batch_of(hidden);
+        const int64_t batch = batch_of(hidden, experts_.dim);
         check(k >= 0 && eps > 0 && delta >= 0 && delta < 1, "k >= 0, eps > 0, 0 <= delta < 1");
         Question question;
         question.k = k;
@@ -62,36 +47,26 @@ class BoundExperts {
         question.delta = delta;
         question.seed = seed;
         question.threads = thread_count(threads);
-        std::vector<double> logits(batch * k, -kInf), lse, error, lse_error, bytes;
-        std::vector<int64_t> ids(batch * k, -1), rows, expert;
-        std::vector<uint8_t> proved, dense;
+        Routed routed;
+        std::vector<Answer> answers;
         unlocked([&] {
-            const Routed routed = experts_.route(hidden.data(), batch);
-            const std::vector<Answer> answers = experts_.ask(routed, question);
-            for (int64_t b = 0; b < batch; ++b) {
-                const Answer& answer = answers[b];
-                for (size_t i = 0; i < answer.best.size(); ++i) {
-                    ids[b * k + i] = answer.best[i].id;
-                    logits[b * k + i] = answer.best[i].z;
-                }
-                lse.push_back(answer.lse);
-                error.push_back(routed.error[b]);
-                lse_error.push_back(answer.error + routed.error[b]);
-                proved.push_back(answer.proved);
-                rows.push_back(answer.rows);
-                bytes.push_back(answer.bytes + static_cast<double>(experts_.experts.size() * experts_.width * 4));
-                dense.push_back(answer.dense);
-                expert.push_back(routed.routes[b].expert);
-            }
+            routed = experts_.route(hidden.data(), batch);
+            answers = experts_.ask(routed, question);
         });
-        const size_t B = batch, K = k;
-        return named("FoundOfExpert", owned(std::move(logits), {B, K}), owned(std::move(ids), {B, K}), owned(std::move(lse), {B}), owned(std::move(error), {B}),
-                     owned(std::move(lse_error), {B}), owned_flags(std::move(proved), {B}), owned(std::move(rows), {B}), owned(std::move(bytes), {B}),
-                     owned_flags(std::move(dense), {B}), owned(std::move(expert), {B}));
+        std::vector<double> lse_error;
+        for (int64_t b = 0; b < batch; ++b) {
+            lse_error.push_back(answers[b].error + routed.error[b]);
+            answers[b].bytes += static_cast<double>(experts_.experts.size() * experts_.width * 4);
+        }
+        const auto [ids, logits] = best_columns(answers, k);
+        const size_t B = batch;
+        return named("FoundOfExpert", logits, ids, column(answers, &Answer::lse), owned(std::move(routed.error), {B}), owned(std::move(lse_error), {B}),
+                     column(answers, &Answer::proved), column(answers, &Answer::rows), column(answers, &Answer::bytes),
+                     column(answers, &Answer::dense), column(routed.routes, &Route::expert));
     }
 
     nb::object logits(Doubles hidden, Ids classes) const {
-        const int64_t batch = batch_of(hidden);
+        const int64_t batch = batch_of(hidden, experts_.dim);
         check(classes.ndim() == 2 && static_cast<int64_t>(classes.shape(0)) == batch, "ids must be [batch, m]");
         std::vector<double> out(batch * classes.shape(1));
         unlocked([&] { experts_.logits(experts_.route(hidden.data(), batch), classes.data(), static_cast<int64_t>(classes.shape(1)), out.data()); });
@@ -99,7 +74,7 @@ class BoundExperts {
     }
 
     nb::object everything(Doubles hidden, int64_t vocab, int threads) const {
-        const int64_t batch = batch_of(hidden);
+        const int64_t batch = batch_of(hidden, experts_.dim);
         for (size_t i = 0; i < ids_.size(); ++i) check(ids_.data()[i] >= 0 && ids_.data()[i] < vocab, "an id is out of range");
         std::vector<double> out(batch * vocab, -kInf);
         unlocked([&] { experts_.everything(experts_.route(hidden.data(), batch), vocab, thread_count(threads), out.data()); });
@@ -108,33 +83,21 @@ class BoundExperts {
 
     // DrawsOfExpert: ids, logits, score, proved [batch, n], expert [batch]
     nb::object sample(Doubles hidden, int n, double temperature, uint64_t seed, uint64_t row0, int threads) const {
-        const int64_t batch = batch_of(hidden);
+        const int64_t batch = batch_of(hidden, experts_.dim);
         check(n >= 1 && temperature > 0, "n >= 1, temperature > 0");
         SampleRule rule{n, temperature, 0, 1, 0, seed, row0};
-        std::vector<int64_t> ids, expert;
-        std::vector<double> z, score;
-        std::vector<uint8_t> proved;
+        Routed routed;
+        std::vector<Draw> draws;
         unlocked([&] {
-            const Routed routed = experts_.route(hidden.data(), batch);
-            for (const Draw& draw : experts_.sample(routed, rule, thread_count(threads))) {
-                ids.push_back(draw.id);
-                z.push_back(draw.z);
-                score.push_back(draw.score);
-                proved.push_back(draw.proved);
-            }
-            for (const Route& route : routed.routes) expert.push_back(route.expert);
+            routed = experts_.route(hidden.data(), batch);
+            draws = experts_.sample(routed, rule, thread_count(threads));
         });
         const size_t B = batch, N = n;
-        return named("DrawsOfExpert", owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                     owned_flags(std::move(proved), {B, N}), owned(std::move(expert), {B}));
+        return named("DrawsOfExpert", column(draws, &Draw::id, {B, N}), column(draws, &Draw::z, {B, N}), column(draws, &Draw::score, {B, N}),
+                     column(draws, &Draw::proved, {B, N}), column(routed.routes, &Route::expert));
     }
 
   private:
-    int64_t batch_of(const Doubles& hidden) const {
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == experts_.dim, "hidden must be [batch, dim]");
-        return static_cast<int64_t>(hidden.shape(0));
-    }
-
     Floats gate_;
     Ids ids_, starts_;
     nb::list executors_;
@@ -154,3 +117,5 @@ void bind_experts(nb::module_& m) {
         .def("sample", &BoundExperts::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("seed"),
              nb::arg("row0"), nb::arg("threads") = 0);
 }
+
+}  // namespace headlong

@@ -1,16 +1,8 @@
-// Kernels by themselves: norms of rows, their products with a few queries, and noise.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
+// Kernels by themselves: norms of rows, their products with a few queries, noise, and hidden vectors in float64.
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
 #include "bind/arguments.h"
-#include "bind/arrays.h"
 #include "bind/without_gil.h"
 #include "executor/executor.h"
 #include "kernels/any_rows.h"
@@ -33,8 +25,7 @@ void over_rows(int64_t rows, int threads, const Work& work) {
 
 nb::object row_norms(AnyArray weight, const std::string& name, int threads, const std::string& isa) {
     const StoredRows rows = rows_of(weight, name);
-    const Kernels* kernels = kernels_for(isa.c_str());
-    check(kernels != nullptr, "this CPU does not have that instruction set");
+    const Kernels* kernels = level_of(isa).kernels;
     std::vector<float> out(rows.vocab);
     unlocked([&] {
         over_rows(rows.vocab, thread_count(threads), [&](int64_t r) {
@@ -52,8 +43,7 @@ void products_into(AnyArray weight, const std::string& name, Doubles hidden, nb:
     check(out.size() == hidden.shape(0) * weight.shape(0), "out must be [n, vocab]");
     const int n = static_cast<int>(hidden.shape(0));
     const int64_t wide = (dim + kWide - 1) / kWide * kWide;
-    const Kernels* kernels = kernels_for(isa.c_str());
-    check(kernels != nullptr, "this CPU does not have that instruction set");
+    const Kernels* kernels = level_of(isa).kernels;
     unlocked([&] {
         Scratch<double> x(static_cast<size_t>(n * wide));
         std::memset(x.data(), 0, sizeof(double) * n * wide);
@@ -80,19 +70,22 @@ nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, uint32_t count, I
     return owned(std::move(out), {count, n});
 }
 
-using Words = nb::ndarray<const uint32_t, nb::ndim<1>, nb::numpy, nb::c_contig, nb::device::cpu>;
+using Places = nb::ndarray<double, nb::numpy, nb::c_contig, nb::device::cpu>;
 
-// The keys of logits 0 at temperature 1 that the noise's high words allow at most, by the level `isa`.
-nb::object most_keys(const std::string& isa, Words words) {
-    const Kernels* kernels = kernels_for(isa.c_str());
-    if (kernels == nullptr) throw nb::value_error("no such level here");
-    const size_t n = words.size(), whole = in_blocks(n);
-    std::vector<uint32_t> padded(whole);
-    std::copy_n(words.data(), n, padded.data());
-    std::vector<float> zero(whole), upper(whole);
-    kernels->gumbel_keys(zero.data(), zero.data(), padded.data(), static_cast<int64_t>(whole), Link{LinkForm::affine, 1.f, 0.f}, 1.f, upper.data());
-    upper.resize(n);
-    return owned(std::move(upper), {n});
+// Hidden vectors as they come, in float64 and checked: one pass, where NumPy takes five, each of them expensive in cold caches. Writes the rows to `out` (None where they are that already); returns the size of
+// the largest entry, infinity where one is not finite.
+double widened(AnyArray rows, const std::string& name, std::optional<Places> out) {
+    static const Kernels* kernels = level_of("").kernels;
+    const int64_t n = static_cast<int64_t>(rows.size());
+    if (!out) {
+        check(name == "float64" && rows.itemsize() == 8, "rows must be float64, or have a place to be widened to");
+        return unlocked([&] { return kernels->largest_double(static_cast<const double*>(rows.data()), n); });
+    }
+    check(out->size() == rows.size(), "out must be as large as rows");
+    const Kind kind = kind_of(name);
+    const void* from = weight_of(rows, kind);
+    double* to = out->data();
+    return unlocked([&] { return kernels->widen(from, kind, n, to); });
 }
 
 }  // namespace
@@ -102,7 +95,7 @@ void bind_kernels(nb::module_& m) {
     m.def("products_into", &products_into, nb::arg("weight"), nb::arg("kind"), nb::arg("hidden"), nb::arg("out"),
           nb::arg("threads") = 0, nb::arg("isa") = "");
     m.def("gumbels", &gumbels, nb::arg("seed"), nb::arg("row"), nb::arg("draw"), nb::arg("count"), nb::arg("ids"));
-    m.def("most_keys", &most_keys, nb::arg("isa"), nb::arg("words"));
+    m.def("widened", &widened, nb::arg("rows"), nb::arg("kind"), nb::arg("out").none());
 }
 
 }  // namespace headlong

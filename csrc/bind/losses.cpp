@@ -1,17 +1,9 @@
-// Losses of heads over a link, and the link as heads train it.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-
+// Softmax cross-entropy over link(z) and its gradient, for rows of logits, and the link as heads train it; see headlong.native. Rows are shared
+// out over threads, always the same rows to the same thread: sums do not depend on who was first.
 #include <algorithm>
-#include <stdexcept>
 
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
-#include "losses/losses.h"
 #include "runtime/pool.h"
 
 namespace headlong {
@@ -52,6 +44,15 @@ Link training_link(const nb::tuple& link, std::vector<float>& table) {
     return out;
 }
 
+template <typename Work>
+void share_rows(int64_t rows, int threads, const Work& work) {
+    const int n = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(threads, rows)));
+    run_parallel(n, [&](int t) {
+        const int64_t first = rows * t / n, last = rows * (t + 1) / n;
+        if (first < last) work(t, first, last);
+    });
+}
+
 void check_rows(const Rows& logits, const Ids& target) {
     check(logits.ndim() == 2 && target.ndim() == 1 && target.shape(0) == logits.shape(0), "logits [rows, vocab], target [rows]");
     for (size_t i = 0; i < target.size(); ++i)
@@ -59,35 +60,52 @@ void check_rows(const Rows& logits, const Ids& target) {
 }
 
 nb::tuple link_losses_of(Rows logits, Ids target, nb::tuple link, int threads, const std::string& isa) {
-    const Kernels* kernels = kernels_for(isa.c_str());
-    check(kernels != nullptr, "this CPU does not have that instruction set");
+    const Kernels* kernels = level_of(isa).kernels;
     check_rows(logits, target);
     std::vector<float> table;
     const Link rule = training_link(link, table);
     const size_t rows = target.size();
+    const auto vocab = static_cast<int64_t>(logits.shape(1));
     std::vector<double> lse(rows), at(rows);
     unlocked([&] {
-        link_losses(*kernels, logits.data(), rows, logits.shape(1), target.data(), rule, thread_count(threads), lse.data(),
-                    at.data());
+        share_rows(rows, thread_count(threads), [&](int, int64_t first, int64_t last) {
+            for (int64_t r = first; r < last; ++r) {
+                check_in();
+                const float* row = logits.data() + r * vocab;
+                lse[r] = kernels->link_lse(row, vocab, rule);
+                at[r] = kernels->link_at(row[target.data()[r]], rule);
+            }
+        });
     });
     return nb::make_tuple(owned(std::move(lse), {rows}), owned(std::move(at), {rows}));
 }
 
 nb::object link_gradients_of(Rows logits, Ids target, Doubles lse, Floats scale, nb::tuple link, int threads,
                              const std::string& isa) {
-    const Kernels* kernels = kernels_for(isa.c_str());
-    check(kernels != nullptr, "this CPU does not have that instruction set");
+    const Kernels* kernels = level_of(isa).kernels;
     check_rows(logits, target);
     check(lse.size() == target.size() && scale.size() == target.size(), "lse [rows], scale [rows]");
     std::vector<float> table;
     const Link rule = training_link(link, table);
-    std::vector<double> sums;
+    // Logits become gradients; of each thread the two rows of sums that kernels/common/loss.inl says.
+    const size_t cells = rule.form == LinkForm::table ? static_cast<size_t>(rule.cells) + 2 : 1;
+    const int count = thread_count(threads);
+    const auto vocab = static_cast<int64_t>(logits.shape(1));
+    std::vector<std::vector<double>> each(count);
     unlocked([&] {
-        sums = link_gradients(*kernels, logits.data(), target.size(), logits.shape(1), target.data(), lse.data(),
-                              scale.data(), rule, thread_count(threads));
+        share_rows(static_cast<int64_t>(target.size()), count, [&](int t, int64_t first, int64_t last) {
+            each[t].assign(2 * cells, 0.0);
+            double* const sums[2] = {each[t].data(), each[t].data() + cells};
+            for (int64_t r = first; r < last; ++r) {
+                check_in();
+                kernels->link_gradient(logits.data() + r * vocab, vocab, rule, lse.data()[r], target.data()[r], scale.data()[r], sums);
+            }
+        });
     });
-    const size_t cells = sums.size() / 2;
-    return owned(std::move(sums), {2, cells});
+    std::vector<double> all(2 * cells, 0.0);
+    for (const std::vector<double>& one : each)
+        for (size_t i = 0; i < one.size(); ++i) all[i] += one[i];
+    return owned(std::move(all), {2, cells});
 }
 
 }  // namespace

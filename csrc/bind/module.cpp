@@ -5,16 +5,26 @@
 
 #include "bind/arguments.h"
 #include "bind/without_gil.h"
-#include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "runtime/pool.h"
 #include "runtime/processors.h"
-#include "runtime/trace.h"
 
 using namespace headlong;
 
+// Each adds what its file binds.
 namespace headlong {
-void bind_adaptive(nb::module_& m);  // adaptive.cpp
-}
+void bind_adaptive(nb::module_& m);
+void bind_blocks(nb::module_& m);
+void bind_codes(nb::module_& m);
+void bind_descent(nb::module_& m);
+void bind_direct_call(nb::module_& m);
+void bind_executor(nb::module_& m);
+void bind_experts(nb::module_& m);
+void bind_kernels(nb::module_& m);
+void bind_losses(nb::module_& m);
+void bind_marks(nb::module_& m);
+void bind_reader(nb::module_& m);
+}  // namespace headlong
 
 NB_MODULE(_native, m) {
     nb::set_leak_warnings(false);  // an engine that a daemon thread still reads with at the end is no leak
@@ -24,19 +34,6 @@ NB_MODULE(_native, m) {
         std::vector<std::string> names;
         for (const char* const* p = levels(); *p != nullptr; ++p) names.push_back(*p);
         return names;
-    });
-    // Marks of this thread's calls from now on; and those since, as (what ended, seconds of time.perf_counter's clock).
-    m.def("trace_begin", [] {
-        static thread_local Trace kept;
-        kept.marks.clear();
-        own_trace() = &kept;
-    });
-    m.def("trace_end", [] {
-        nb::list marks;
-        for (const auto& [what, at] : own_trace() == nullptr ? Trace{}.marks : own_trace()->marks)
-            marks.append(nb::make_tuple(what, static_cast<double>(at) * 1e-9));
-        own_trace() = nullptr;
-        return marks;
     });
     m.def("processors", &processors);
     m.def("tell_way", &tell_way, nb::arg("way"));
@@ -51,7 +48,6 @@ NB_MODULE(_native, m) {
     bind_experts(m);
     bind_descent(m);
     bind_marks(m);
-    bind_widened(m);
     bind_blocks(m);
     bind_codes(m);
     bind_direct_call(m);

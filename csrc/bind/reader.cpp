@@ -1,8 +1,4 @@
 // The Python face of a reader: lets go of the interpreter's lock, and hands NumPy arrays back.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include <tuple>
@@ -15,24 +11,11 @@
 namespace headlong {
 namespace {
 
-template <typename T>
-nb::object column(const std::vector<Answer>& answers, T Answer::* member) {
-    std::vector<T> values;
-    for (const Answer& a : answers) values.push_back(a.*member);
-    return owned(std::move(values), {answers.size()});
-}
-
-nb::object flags(const std::vector<Answer>& answers, bool Answer::* member) {
-    std::vector<uint8_t> values;
-    for (const Answer& a : answers) values.push_back(a.*member);
-    return owned_flags(std::move(values), {answers.size()});
-}
-
 class BoundReader {
   public:
     // executor, codes, blocks: objects with capsules, over the same rows, or None; of blocks the largest batch, the largest k for such
-    // batches and for others, the eps from which they find normalisers, and whether they find samples; every: see reader/reader.h.
-    BoundReader(nb::object executor, nb::object codes, nb::object blocks, std::tuple<int64_t, int64_t, int64_t, double, bool> asked, bool every)
+    // batches and for others, and whether they find samples; every: see reader/reader.h.
+    BoundReader(nb::object executor, nb::object codes, nb::object blocks, std::tuple<int64_t, int64_t, int64_t, bool> asked, bool every)
         : kept_(nb::make_tuple(executor, codes, blocks)) {
         Reader& r = reader_;
         r.executor = held<Executor>(executor, kExecutorCapsule);
@@ -41,8 +24,8 @@ class BoundReader {
         r.blocks = held<Blocks>(blocks, kBlocksCapsule);
         check(r.codes == nullptr || (r.codes->rows->vocab == r.executor->vocab && r.codes->rows->dim == r.executor->dim), "codes of the same layer");
         check(r.blocks == nullptr || (r.blocks->vocab == r.executor->vocab && r.blocks->dim == r.executor->dim), "blocks of the same layer");
-        std::tie(r.max_batch, r.max_k, r.max_k_of_batches, r.min_eps, r.samples) = asked;
-        if (r.executor->link.form != LinkForm::affine) r.min_eps = kInf, r.samples = false;
+        std::tie(r.max_batch, r.max_k, r.max_k_of_batches, r.samples) = asked;
+        r.samples = r.samples && r.executor->link.form == LinkForm::affine;
         r.every = every;
     }
 
@@ -50,41 +33,34 @@ class BoundReader {
         check(k >= 1 && k <= reader_.executor->vocab, "k must be in 1..vocab");
         Question question = asked(hidden, eps, mask, threads, delta, seed);
         question.k = k;
-        const std::vector<Answer> answers = unlocked([&] { return reader_.topk(hidden.data(), batch_of(hidden), question); });
+        const std::vector<Answer> answers = unlocked([&] { return reader_.topk(hidden.data(), batch_of(hidden, reader_.executor->dim), question); });
         const size_t n = answers.size(), wide = static_cast<size_t>(k);
-        std::vector<double> logits(n * wide, -kInf), log_probs(n * wide, -kInf);
-        std::vector<int64_t> ids(n * wide, -1);
-        for (size_t q = 0; q < n; ++q) {
-            const Answer& a = answers[q];
-            for (size_t i = 0; i < std::min(wide, a.best.size()); ++i) {
-                ids[q * wide + i] = a.best[i].id;
-                logits[q * wide + i] = a.best[i].z;
-                if (std::isnan(a.lse)) log_probs[q * wide + i] = a.lse;
-                else if (std::isfinite(a.best[i].z)) log_probs[q * wide + i] = reader_.executor->linked(a.best[i].z) - a.lse;
-            }
-        }
-        return named("FoundTopK", owned(std::move(logits), {n, wide}), owned(std::move(ids), {n, wide}), owned(std::move(log_probs), {n, wide}),
-                     column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), flags(answers, &Answer::proved),
-                     column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+        std::vector<double> log_probs(n * wide, -kInf);
+        for (size_t q = 0; q < n; ++q)
+            for (size_t i = 0; i < std::min(wide, answers[q].best.size()); ++i)
+                log_probs[q * wide + i] = log_prob_of(*reader_.executor, answers[q], answers[q].best[i].z);
+        const auto [ids, logits] = best_columns(answers, k);
+        return named("FoundTopK", logits, ids, owned(std::move(log_probs), {n, wide}), column(answers, &Answer::lse), column(answers, &Answer::error),
+                     column(answers, &Answer::proved), column(answers, &Answer::rows), column(answers, &Answer::bytes), column(answers, &Answer::dense));
     }
 
     nb::object lse(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
         const Question question = asked(hidden, eps, mask, threads, delta, seed);
-        const std::vector<Answer> answers = unlocked([&] { return reader_.lse(hidden.data(), batch_of(hidden), question); });
-        return named("FoundLse", column<double>(answers, &Answer::lse), column<double>(answers, &Answer::error), column<int64_t>(answers, &Answer::rows),
-                     column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+        const std::vector<Answer> answers = unlocked([&] { return reader_.lse(hidden.data(), batch_of(hidden, reader_.executor->dim), question); });
+        return named("FoundLse", column(answers, &Answer::lse), column(answers, &Answer::error), column(answers, &Answer::rows),
+                     column(answers, &Answer::bytes), column(answers, &Answer::dense));
     }
 
     nb::object entropy(Doubles hidden, double eps, std::optional<Bytes> mask, int threads, double delta, uint64_t seed) const {
         check(std::isfinite(eps), "an entropy has a bound");
         const Question question = asked(hidden, eps, mask, threads, delta, seed);
-        const std::vector<Answer> answers = unlocked([&] { return reader_.entropy(hidden.data(), batch_of(hidden), question); });
-        return named("FoundEntropy", column<double>(answers, &Answer::entropy), column<double>(answers, &Answer::error), column<double>(answers, &Answer::lse),
-                     column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes), flags(answers, &Answer::dense));
+        const std::vector<Answer> answers = unlocked([&] { return reader_.entropy(hidden.data(), batch_of(hidden, reader_.executor->dim), question); });
+        return named("FoundEntropy", column(answers, &Answer::entropy), column(answers, &Answer::error), column(answers, &Answer::lse),
+                     column(answers, &Answer::rows), column(answers, &Answer::bytes), column(answers, &Answer::dense));
     }
 
     nb::object logits(Doubles hidden, Ids ids, int threads) const {
-        const int64_t batch = batch_of(hidden);
+        const int64_t batch = batch_of(hidden, reader_.executor->dim);
         check(ids.ndim() == 2 && static_cast<int64_t>(ids.shape(0)) == batch, "ids must be [batch, m]");
         const int64_t m = static_cast<int64_t>(ids.shape(1));
         for (int64_t i = 0; i < batch * m; ++i)
@@ -115,7 +91,7 @@ class BoundReader {
     // Whether draws of one row by this rule begin with a search by blocks.
     bool searches(int64_t top_k, double top_p, double min_p) const { return reader_.searches(1, SampleRule{1, 1, top_k, top_p, min_p}); }
 
-    std::string isa() const { return reader_.executor->kernels->isa; }
+    const char* isa() const { return reader_.executor->isa; }
     nb::object capsule() const { return kept_[0].attr("capsule"); }
     nb::object estimates() const { return kept_[1].attr("estimates"); }  // of its codes
     nb::capsule reader() const { return nb::capsule(&reader_, kReaderCapsule); }
@@ -126,19 +102,13 @@ class BoundReader {
         return by.is_none() ? nullptr : static_cast<const T*>(nb::cast<nb::capsule>(by.attr("capsule")).data(name));
     }
 
-    int64_t batch_of(const Doubles& hidden) const {
-        check(hidden.ndim() == 2 && static_cast<int64_t>(hidden.shape(1)) == reader_.executor->dim, "hidden must be [batch, dim]");
-        return static_cast<int64_t>(hidden.shape(0));
-    }
-
     Question asked(const Doubles& hidden, double eps, const std::optional<Bytes>& mask, int threads, double delta, uint64_t seed) const {
-        const int64_t batch = batch_of(hidden);
+        const int64_t batch = batch_of(hidden, reader_.executor->dim);
         check(eps > 0 && delta >= 0 && delta < 1, "eps > 0, 0 <= delta < 1");
         Question question;
         question.eps = eps, question.delta = delta, question.seed = seed, question.threads = thread_count(threads);
         if (!mask) return question;
-        check(mask->ndim() == 2 && static_cast<int64_t>(mask->shape(1)) == reader_.executor->vocab &&
-                  (mask->shape(0) == 1 || static_cast<int64_t>(mask->shape(0)) == batch), "mask must be [1 or batch, vocab]");
+        check_mask(mask, batch, reader_.executor->vocab);
         question.mask = mask->data(), question.mask_per_row = mask->shape(0) != 1;
         return question;
     }
@@ -150,20 +120,11 @@ class BoundReader {
             check(rule.class0 >= 0, "class0 >= 0");
         }
         std::vector<Draw> draws;
-        const std::vector<Answer> answers = unlocked([&] { return reader_.sample(hidden.data(), batch_of(hidden), rules, question, &draws); });
-        std::vector<int64_t> ids;
-        std::vector<double> z, score;
-        std::vector<uint8_t> proved;
-        for (const Draw& d : draws) {
-            ids.push_back(d.id);
-            z.push_back(d.z);
-            score.push_back(d.score);
-            proved.push_back(d.proved);
-        }
+        const std::vector<Answer> answers = unlocked([&] { return reader_.sample(hidden.data(), batch_of(hidden, reader_.executor->dim), rules, question, &draws); });
         const size_t B = answers.size(), N = static_cast<size_t>(rules.front().n);
-        return named("FoundDraws", owned(std::move(ids), {B, N}), owned(std::move(z), {B, N}), owned(std::move(score), {B, N}),
-                     owned_flags(std::move(proved), {B, N}), column<int64_t>(answers, &Answer::rows), column<double>(answers, &Answer::bytes),
-                     flags(answers, &Answer::dense));
+        return named("FoundDraws", column(draws, &Draw::id, {B, N}), column(draws, &Draw::z, {B, N}), column(draws, &Draw::score, {B, N}),
+                     column(draws, &Draw::proved, {B, N}), column(answers, &Answer::rows), column(answers, &Answer::bytes),
+                     column(answers, &Answer::dense));
     }
 
     nb::tuple kept_;
@@ -174,7 +135,7 @@ class BoundReader {
 
 void bind_reader(nb::module_& m) {
     nb::class_<BoundReader>(m, "Reader")
-        .def(nb::init<nb::object, nb::object, nb::object, std::tuple<int64_t, int64_t, int64_t, double, bool>, bool>(), nb::arg("executor"),
+        .def(nb::init<nb::object, nb::object, nb::object, std::tuple<int64_t, int64_t, int64_t, bool>, bool>(), nb::arg("executor"),
              nb::arg("codes").none(), nb::arg("blocks").none(), nb::arg("asked"), nb::arg("every"))
         .def("topk", &BoundReader::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("mask").none(), nb::arg("threads") = 0,
              nb::arg("delta") = 0.0, nb::arg("seed") = 0)

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "blocks/looks.h"
+#include "kernels/levels.h"
 
 namespace headlong {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 
 typedef Two<F8> F16;
 typedef Two<I8> I16;
-typedef int8_t Codes16 __attribute__((vector_size(16)));
-typedef uint8_t Lengths16 __attribute__((vector_size(16)));
 
 inline F16 both(__m256i low, __m256i high) { return {_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)}; }
 inline F16 floats(Codes16 codes) {
@@ -68,9 +67,6 @@ inline void front(uint32_t open, const T* from, T* to) {
 
 }  // namespace
 
-const Looks* avx2_looks() {
-    static const Looks table = {"avx2", sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};
-    return &table;
-}
+const Looks* avx2_looks() { return &kLooks; }
 
 }  // namespace headlong

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "blocks/looks.h"
+#include "kernels/levels.h"
 
 namespace headlong {
 namespace {
@@ -12,8 +13,6 @@ namespace {
 
 typedef float F16 __attribute__((vector_size(64)));
 typedef int32_t I16 __attribute__((vector_size(64)));
-typedef int8_t Codes16 __attribute__((vector_size(16)));
-typedef uint8_t Lengths16 __attribute__((vector_size(16)));
 
 inline Two<F8> halves(const F16& a) { return {_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)}; }
 inline F4 folded(const F16& a) { return folded(halves(a)); }
@@ -45,9 +44,6 @@ inline F16 short_product(const T* codes, const float* x, int64_t count) {
 
 }  // namespace
 
-const Looks* avx512_looks() {
-    static const Looks table = {"avx512vnni", sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};
-    return &table;
-}
+const Looks* avx512_looks() { return &kLooks; }
 
 }  // namespace headlong

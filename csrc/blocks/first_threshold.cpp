@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "blocks/one_query.h"
-#include "runtime/trace.h"
 #include "sampling/largest_key.h"
 
 namespace headlong {
@@ -27,7 +26,6 @@ void OneQuery::roots(int sharing) {
         b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
     }
     answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
-    mark("blocks: coarsest boxes");
 }
 
 // The same where nodes are pieces of rays: one product with every direction, and the ends of each node along its own.
@@ -45,7 +43,6 @@ void OneQuery::ray_roots(int sharing) {
     }
     const int64_t directions = b_->ray_count * (b_->dim + 4), nodes = root.groups * (bytes + 2 * kNeighbours);
     answer_.bytes += static_cast<double>(directions + nodes) / sharing;
-    mark("blocks: coarsest boxes");
 }
 
 // A second tree has the threshold of the trees before it.
@@ -56,14 +53,12 @@ void OneQuery::seed() {
     first_blocks();
     const int64_t bytes = b_->levels.back().shape.group_bytes();
     for (int32_t g : w_.next) prefetch(b_->levels.back().records + g * bytes, bytes);
-    mark("blocks: way to the first ones");
     for (int32_t g : w_.next) {
         leaf(g, static_cast<double>(bytes));
         w_.seeded[g / 64] |= uint64_t{1} << (g % 64);
         if (b_->levels.size() == 2) w_.bounds[g] = -std::numeric_limits<float>::infinity();  // it needs no second look
     }
     first_rows();
-    mark("blocks: boxes and blocks");
     settle();
     look_closer();
     settle();
@@ -92,7 +87,7 @@ void OneQuery::first_blocks() {
 // Asks for the classes with the highest estimates, as they are: what that leaves out needs no closer look.
 void OneQuery::first_rows() {
     Pending& all = w_.pending;
-    const auto few = std::min(reaches() || draws() ? std::max(k_, kSeeds) : k_, static_cast<int64_t>(all.count));
+    const auto few = std::min(draws() ? std::max(k_, kSeeds) : k_, static_cast<int64_t>(all.count));
     const auto padded = static_cast<int64_t>((all.count + kNeighbours - 1) / kNeighbours) * kNeighbours;
     all.end();
     std::fill(all.est.begin() + static_cast<int64_t>(all.count), all.est.begin() + padded, -std::numeric_limits<float>::infinity());
@@ -106,7 +101,7 @@ void OneQuery::first_rows() {
 // Classes of a draw with high noise, whose logits may be low: one after the other by the bounds that there are, those of their nodes,
 // their blocks and closer looks, then by their rows. What comes next is on its way meanwhile.
 void OneQuery::look_at_lucky(size_t start, size_t stop) {
-    const LargestKey& key = *reach_.keys;
+    const LargestKey& key = *keys_;
     const BlockLevel& leaves = b_->levels.back();
     const int64_t bytes = leaves.shape.group_bytes();
     const auto depth = static_cast<int>(4 * (b_->levels.size() - 1));
@@ -142,7 +137,6 @@ void OneQuery::look_at_lucky(size_t start, size_t stop) {
         if (w_.ids.size() >= kAtOnce) settle();
     }
     settle();
-    mark("blocks: classes with high noise");
 }
 
 // Which `wanted` of x [n] are the largest, rising, the first ones among equals; of those that are there at all.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include "runtime/large_pages.h"
 
 namespace headlong {
 
@@ -57,7 +56,6 @@ struct BlocksOpened {
 };
 
 struct Looks {
-    const char* isa;
     // est[c] = base[c] + scale[c] <codes c, x> + add;  upper[c] = est[c] + unit[c] <lengths c, lengths> + slack.
     // Returns a bit for every neighbour whose upper end reaches tau.
     uint32_t (*sixteen)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float tau, float* est, float* upper);
@@ -68,7 +66,8 @@ struct Looks {
     void (*ray_nodes)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, const float* ends, float* upper);
     // The same of one class on top of `est`, which it had from before; its upper end is returned.
     float (*closer)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est);
-    // out[c] = sum_j x[j] codes[j][c] for c < n, n a multiple of 16; codes in tiles, as `tiled` has them.
+    // out[c] = sum_j x[j] codes[j][c] for c < n, n a multiple of 16; codes in tiles [n / kSpread][rows][kSpread], and behind these
+    // tiles of 16 columns: what is read in one go is read faster from memory than strips of rows are.
     void (*spread)(const int8_t* codes, int64_t rows, int64_t n, const float* x, float* out);
     // Which of the numbers x [n] reach `least`, rising; returns how many. n is a multiple of 16; `out` has room for sixteen more.
     int64_t (*listed)(const float* x, int64_t n, float least, int32_t* out);
@@ -83,18 +82,6 @@ struct Looks {
     int64_t (*closer_of)(const uint8_t* records, const RecordShape& shape, const LookQuery& query, float tau, const OpenClasses& of, int64_t count);
 };
 
-constexpr int64_t kSpread = 4 * kNeighbours;  // columns of a tile
-
-// codes [rows][n] as [n / kSpread][rows][kSpread], and behind these tiles of 16 columns: what is read in one go is read faster from
-// memory than strips of rows are. Behind what `to` holds; returns where.
-int64_t tiled(const int8_t* codes, int64_t rows, int64_t n, LargeBytes& to);
-
-const Looks* portable_looks();
-const Looks* generic_looks();
-const Looks* neon_looks();
-const Looks* avx2_looks();
-const Looks* avx512_looks();
-// That of a level: kernels/level_tables.cpp.
-const Looks* looks_for(const char* isa);
+constexpr int64_t kSpread = 4 * kNeighbours;  // columns of a tile; native/executors.py makes them
 
 }  // namespace headlong

@@ -222,3 +222,5 @@ int64_t closer_of(const uint8_t* records, const RecordShape& shape, const LookQu
     }
     return looked;
 }
+
+constexpr Looks kLooks = {sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};

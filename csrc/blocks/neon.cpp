@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "blocks/looks.h"
+#include "kernels/levels.h"
 
 namespace headlong {
 namespace {
@@ -13,8 +14,6 @@ namespace {
 
 typedef Two<Two<F4>> F16;
 typedef Two<Two<I4>> I16;
-typedef int8_t Codes16 __attribute__((vector_size(16)));
-typedef uint8_t Lengths16 __attribute__((vector_size(16)));
 
 inline F16 joined(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d) { return {{(F4)a, (F4)b}, {(F4)c, (F4)d}}; }
 inline F16 floats(Codes16 codes) {
@@ -41,9 +40,6 @@ inline uint32_t reaching(const float* upper, float tau) {
 
 }  // namespace
 
-const Looks* neon_looks() {
-    static const Looks table = {"neon", sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};
-    return &table;
-}
+const Looks* neon_looks() { return &kLooks; }
 
 }  // namespace headlong

@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "kernels/any_rows.h"
-#include "runtime/trace.h"
 #include "sampling/largest_key.h"
 
 namespace headlong {
@@ -14,8 +13,7 @@ namespace {
 constexpr double kMostLogit = 0x1p127;  // that float32 holds whichever way it is rounded
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 constexpr size_t kTogether = 8;   // rows that are scored at once
-constexpr double kReached = 1.0 / 16;  // of the classes: with more of them to score, a sum is left to a scan
-constexpr double kOpened = 0.5;          // of the coarsest nodes: where more are wanted, the same
+constexpr double kDrawn = 1.0 / 16;  // of the classes: with more of them to score, a draw is left to a scan
 constexpr size_t kPending = 32;   // classes between two closer looks, so that their records are on their way
 
 float down(double x) { return -up(-x); }
@@ -23,9 +21,7 @@ float down(double x) { return -up(-x); }
 }  // namespace
 
 bool OneQuery::begin(int sharing) {
-    mark("set-up");
     const bool held = w_.rotated.take(*b_, hidden_);
-    mark("rotation");
     box_ = w_.rotated.box;
     own_ = w_.rotated.own;
     closer_ = w_.rotated.closer;
@@ -33,18 +29,15 @@ bool OneQuery::begin(int sharing) {
     w_.candidate_count = 0;
     w_.pending.count = 0;
     w_.best.clear();
-    w_.largest.clear();
     w_.ids.clear();
     if (!held) return false;
     roots(sharing);
     seed();
     if (draws()) {
-        look_at_lucky(0, reach_.keys->luckiest);
-        look_at_lucky(reach_.keys->luckiest, reach_.keys->lucky.size());
+        look_at_lucky(0, keys_->luckiest);
+        look_at_lucky(keys_->luckiest, keys_->lucky.size());
     }
-    if (!reaches() || b_->levels.size() == 1) return true;
-    const auto wanted = std::count_if(w_.bounds.begin(), w_.bounds.end(), [&](float bound) { return bound >= tau_; });
-    return static_cast<double>(wanted) <= kOpened * static_cast<double>(w_.bounds.size());
+    return true;
 }
 
 bool OneQuery::enter(const Blocks& blocks, int sharing) {
@@ -55,7 +48,7 @@ bool OneQuery::enter(const Blocks& blocks, int sharing) {
     own_ = w_.rotated.own;
     closer_ = w_.rotated.closer;
     w_.candidate_count = 0;
-    if (!reaches()) std::make_heap(w_.best.begin(), w_.best.end(), order_);
+    std::make_heap(w_.best.begin(), w_.best.end(), order_);
     if (full_) tau_ = std::max(tau_, threshold());
     shared_ = nullptr;
     roots(sharing);
@@ -76,7 +69,6 @@ void OneQuery::join(const OneQuery& first, float floor, std::atomic<float>& thre
     w_.candidate_count = 0;
     w_.pending.count = 0;
     w_.best.clear();
-    w_.largest.clear();
     w_.ids.clear();
 }
 
@@ -159,7 +151,6 @@ void OneQuery::leaves(const std::vector<int32_t>& groups, int64_t start, int64_t
 
 // Looks closer at the classes that are pending.
 void OneQuery::look_closer() {
-    mark("blocks: boxes and blocks");
     Pending& from = w_.pending;
     for (size_t first = 0; first < from.count; first += kPending) {
         const size_t count = std::min(kPending, from.count - first);
@@ -170,7 +161,6 @@ void OneQuery::look_closer() {
         sort_out(first, count);
     }
     from.count = 0;
-    mark("blocks: closer looks");
 }
 
 // Those of the pending classes that reach the threshold become candidates. One whose estimate does is scored soon, which raises it.
@@ -204,7 +194,6 @@ void OneQuery::ask(int32_t place) {
 // Scores the rows that were asked for; the threshold is the k-th best of all that were.
 void OneQuery::settle() {
     if (w_.ids.empty()) return;
-    mark("blocks: closer looks");
     w_.z.resize(w_.ids.size());
     dot_rows(*b_->kernels, b_->weight, b_->kind, b_->dim, w_.ids.data(), static_cast<int64_t>(w_.ids.size()), hidden_, w_.z.data());
     for (size_t i = 0; i < w_.ids.size(); ++i) {
@@ -216,42 +205,22 @@ void OneQuery::settle() {
     w_.ids.clear();
     full_ = is_full();
     if (full_) raise(threshold());
-    mark("blocks: exact rows");
 }
 
-// What a class has to reach: the k-th best, and where there is a reach the least that it asks for, if that is lower.
+// What a class has to reach: the k-th best, or what a draw asks for.
 float OneQuery::threshold() const {
-    if (draws()) return down(std::clamp(reach_.keys->least(), -kMostLogit, kMostLogit));
-    if (!reaches()) return down(w_.best.front().z);
-    return down(std::min(w_.largest.front(), (shift_ + std::log(sum_) - reach_.depth) / reach_.scale));
+    if (draws()) return down(std::clamp(keys_->least(), -kMostLogit, kMostLogit));
+    return down(w_.best.front().z);
 }
 
-// The logit joins the sum and the k largest.
-void OneQuery::weigh(double z) {
-    w_.largest.push_back(z);
-    std::push_heap(w_.largest.begin(), w_.largest.end(), std::greater<>());
-    if (static_cast<int64_t>(w_.largest.size()) > k_) {
-        std::pop_heap(w_.largest.begin(), w_.largest.end(), std::greater<>());
-        w_.largest.pop_back();
-    }
-    const double power = reach_.scale * z;
-    if (!(power > kNone)) return;
-    if (power > shift_) {
-        sum_ *= std::exp(shift_ - power);
-        shift_ = power;
-    }
-    sum_ += std::exp(power - shift_);
-}
-
-// Among the k best, if it is one of them; with a reach all are kept.
-void OneQuery::keep(const ScoredClass& one) {
-    if (draws()) return reach_.keys->take(one.id, one.z);
-    if (!reaches() && static_cast<int64_t>(w_.best.size()) == k_ && !order_(one, w_.best.front())) {
+// Among the k best, if it is one of them.
+void OneQuery::keep(const Scored& one) {
+    if (draws()) return keys_->take(one.id, one.z);
+    if (static_cast<int64_t>(w_.best.size()) == k_ && !order_(one, w_.best.front())) {
         dropped_ = std::max(dropped_, one.z);
         return;
     }
     w_.best.push_back(one);
-    if (reaches()) return weigh(one.z);
     std::push_heap(w_.best.begin(), w_.best.end(), order_);
     if (static_cast<int64_t>(w_.best.size()) <= k_) return;
     std::pop_heap(w_.best.begin(), w_.best.end(), order_);
@@ -266,8 +235,8 @@ bool OneQuery::told_apart() const {
     return true;
 }
 
-void OneQuery::add(const std::vector<ScoredClass>& best, int64_t opened, double dropped) {
-    for (const ScoredClass& one : best) keep(one);
+void OneQuery::add(const std::vector<Scored>& best, int64_t opened, double dropped) {
+    for (const Scored& one : best) keep(one);
     dropped_ = std::max(dropped_, dropped);
     opened_ += opened;
     full_ = is_full();
@@ -285,7 +254,7 @@ void OneQuery::raise(float threshold) {
 
 // Whether a candidate is worth its row where a sample is drawn: its own noise says so.
 bool OneQuery::may_win(const Candidate& one) const {
-    return !draws() || (b_->order[one.place] >= 0 && reach_.keys->may_win(b_->order[one.place], one.upper));
+    return !draws() || (b_->order[one.place] >= 0 && keys_->may_win(b_->order[one.place], one.upper));
 }
 
 bool OneQuery::close() {
@@ -298,7 +267,7 @@ bool OneQuery::close() {
         all[left] = all[i];
         left += all[left].upper >= tau_ && may_win(all[left]);
     }
-    const double share = reaches() || draws() ? kReached : b_->most;
+    const double share = draws() ? kDrawn : b_->most;
     if (static_cast<double>(left) > std::max(64.0 + static_cast<double>(k_), share * static_cast<double>(b_->vocab))) return false;
     const auto end = all.begin() + static_cast<int64_t>(left);
     std::sort(all.begin(), end, [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
@@ -309,7 +278,6 @@ bool OneQuery::close() {
     settle();
     std::sort(w_.best.begin(), w_.best.end(), order_);
     order_.settle(w_.best);
-    mark("blocks: exact rows");
     return true;
 }
 

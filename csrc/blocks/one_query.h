@@ -56,24 +56,24 @@ struct Work {
     Pending pending;
     std::vector<Candidate> candidates;  // the first candidate_count
     size_t candidate_count = 0;
-    std::vector<ScoredClass> best;
+    std::vector<Scored> best;
     std::vector<int64_t> ids;
-    std::vector<double> z, largest;  // `largest`: a heap of the k largest logits where more than k are kept
+    std::vector<double> z;
     std::vector<uint64_t> seeded;
     std::vector<LuckyPlace> lucky;
 };
 
 class OneQuery {
   public:
-    OneQuery(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, const uint8_t* mask, Work& work, SearchResult& answer)
-        : b_(&blocks), hidden_(hidden), k_(k), reach_(reach), mask_(mask), w_(work), answer_(answer),
+    OneQuery(const Blocks& blocks, const double* hidden, int64_t k, LargestKey* keys, const uint8_t* mask, Work& work, SearchResult& answer)
+        : b_(&blocks), hidden_(hidden), k_(k), keys_(keys), mask_(mask), w_(work), answer_(answer),
           // of several trees no row can be read again: logits are compared as they are, and `told_apart` says whether that will do
           several_(blocks.names != nullptr || blocks.next != nullptr),
           order_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias, several_ ? 0 : blocks.most_norm, hidden),
           near_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias, several_ ? blocks.most_norm : 0, hidden) {}
 
     // Rotates the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
-    // float32 cannot hold the query, or its reach is half of all.
+    // float32 cannot hold the query.
     bool begin(int sharing);
     // Goes on in the next tree, with the threshold and the best that there are. False as above.
     bool enter(const Blocks& blocks, int sharing);
@@ -83,7 +83,7 @@ class OneQuery {
     void share(std::atomic<float>* threshold) { shared_ = threshold; }
 
     // What another run of the search found.
-    void add(const std::vector<ScoredClass>& best, int64_t opened, double dropped);
+    void add(const std::vector<Scored>& best, int64_t opened, double dropped);
 
     // The node of the coarsest level reaches the threshold.
     bool wants(int32_t node) const { return bounds_[node] >= tau_; }
@@ -99,7 +99,7 @@ class OneQuery {
     void leaves(const std::vector<int32_t>& groups, int64_t start, int64_t stop);
     // Scores what is still open, best first, and leaves the best in order. False where a full scan is cheaper.
     bool close();
-    std::vector<ScoredClass>& best() { return w_.best; }
+    std::vector<Scored>& best() { return w_.best; }
     // Whether the k best are in order, and others behind them, whichever way their sums were rounded.
     bool told_apart() const;
     // The largest logit that is not among the best.
@@ -108,8 +108,7 @@ class OneQuery {
     float floor() const { return tau_; }
 
   private:
-    bool reaches() const { return reach_.depth >= 0; }
-    bool draws() const { return reach_.keys != nullptr; }
+    bool draws() const { return keys_ != nullptr; }
     bool may_win(const Candidate& one) const;
     float threshold() const;
     bool is_there(int32_t row) const { return row >= 0 && (mask_ == nullptr || mask_[row] != 0); }
@@ -125,15 +124,14 @@ class OneQuery {
     void ask(int32_t place);
     void sort_out(size_t first, size_t count);
     void settle();
-    void keep(const ScoredClass& one);
-    void weigh(double z);
+    void keep(const Scored& one);
     void raise(float threshold);
     bool is_full() const { return draws() || static_cast<int64_t>(w_.best.size()) >= k_; }
 
     const Blocks* b_;
     const double* hidden_;
     int64_t k_;
-    Reach reach_;
+    LargestKey* keys_;  // of its draws, or null: the k best are sought
     const uint8_t* mask_;
     Work& w_;
     SearchResult& answer_;
@@ -147,7 +145,6 @@ class OneQuery {
     float tau_ = kLowest;
     int64_t closer_bytes_ = b_->closer_shape.class_bytes();
     bool full_ = false;
-    double shift_ = -std::numeric_limits<double>::infinity(), sum_ = 0;  // of what is scored: sum exp(scale z) = sum_ exp(shift_)
     int64_t opened_ = 0;
 };
 

@@ -7,7 +7,7 @@
 namespace headlong {
 namespace {
 
-constexpr int64_t kStrip = 32;  // columns of a rotation that lie together
+constexpr int64_t kStrip = 32;  // columns of a rotation that lie together; native/executors.py lays them out
 
 // Four sums side by side: one alone waits for every addition.
 template <typename Get>
@@ -33,31 +33,6 @@ float up(double x) {
     return static_cast<double>(y) < x ? std::nextafter(y, std::numeric_limits<float>::infinity()) : y;
 }
 
-int64_t tiled(const int8_t* codes, int64_t rows, int64_t n, LargeBytes& out) {
-    const auto start = static_cast<int64_t>(out.size());
-    out.resize(out.size() + static_cast<size_t>(rows * n));
-    auto* to = reinterpret_cast<int8_t*>(out.data() + start);
-    for (int64_t c = 0; c < n;) {
-        const int64_t width = c + kSpread <= n ? kSpread : kNeighbours;
-        for (int64_t j = 0; j < rows; ++j, to += width) std::copy_n(codes + j * n + c, width, to);
-        c += width;
-    }
-    return start;
-}
-
-int64_t in_strips(const void* head, int64_t size, int64_t width, int64_t dim, LargeBytes& out) {
-    const auto start = static_cast<int64_t>(out.size());
-    out.resize(out.size() + static_cast<size_t>(width * dim * size));
-    const auto* from = static_cast<const uint8_t*>(head);
-    uint8_t* to = out.data() + start;
-    for (int64_t at = 0, n = 0; at < width; at += n) {
-        n = strip_at(at, width);
-        for (int64_t j = 0; j < dim; ++j)
-            for (int64_t c = 0; c < n; ++c, to += size) std::copy_n(from + ((at + c) * dim + j) * size, size, to);
-    }
-    return start;
-}
-
 bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     const int64_t dim = b.dim, width = b.width;
     shifted_.resize(dim);
@@ -68,7 +43,7 @@ bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     const auto* strip = static_cast<const uint8_t*>(b.head);
     for (int64_t at = 0, n = 0; at < width; at += n) {
         n = strip_at(at, width);
-        b.kernels->rotate(strip, b.rotation_kind, n, dim, 0, n, shifted_.data(), dim, 1, &rotated_[at], width);
+        b.kernels->rotate(strip, b.rotation_kind, dim, n, shifted_.data(), &rotated_[at]);
         strip += dim * n * item_bytes(b.rotation_kind);
     }
     x_.assign(width + kNeighbours, 0.f);
@@ -139,7 +114,7 @@ void RotatedQuery::take_rest(const Blocks& b) {
     left_.resize(dim);
     rest_.resize(b.rest_width);
     given_.resize(dim);
-    b.kernels->rotate(b.back, b.rotation_kind, dim, width, 0, dim, x, width, 1, given_.data(), dim);
+    b.kernels->rotate(b.back, b.rotation_kind, width, dim, x, given_.data());
     double square = 0;
     for (int64_t j = 0; j < dim; ++j) {
         left_[j] = static_cast<float>(shifted_[j] - given_[j]);

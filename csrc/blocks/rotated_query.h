@@ -13,10 +13,6 @@ constexpr double kMostBound = 0x1p126;  // and bounds that might be beyond: thei
 // The smallest float that is not below x.
 float up(double x);
 
-// A rotation [width][dim] of numbers of `size` bytes as [strip][dim][columns of the strip]: a product with it needs no sum across a
-// vector, and is read in one go. Behind what `to` holds; returns where.
-int64_t in_strips(const void* head, int64_t size, int64_t width, int64_t dim, LargeBytes& to);
-
 // Kept from call to call, so that nothing is allocated. `box`, `own` and `closer` are for boxes, for the classes of a block, and
 // for what a closer look adds to those.
 struct RotatedQuery {

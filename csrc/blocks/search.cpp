@@ -9,7 +9,6 @@
 
 #include "blocks/one_query.h"
 #include "runtime/pool.h"
-#include "runtime/trace.h"
 #include "sampling/largest_key.h"
 
 namespace headlong {
@@ -107,8 +106,8 @@ class Sweep {
 // Some queries of a call, and how many threads may help them.
 class Group {
   public:
-    Group(const Blocks& blocks, const double* hidden, int64_t k, const Reach& reach, int threads)
-        : b_(blocks), hidden_(hidden), k_(k), reach_(reach), threads_(threads) {}
+    Group(const Blocks& blocks, const double* hidden, int64_t k, LargestKey* keys, int threads)
+        : b_(blocks), hidden_(hidden), k_(k), keys_(keys), threads_(threads) {}
 
     // `masks[q]` [vocab] or null, of `count` queries.
     void go(const uint8_t* const* masks, SearchResult* answers, int count) {
@@ -119,9 +118,7 @@ class Group {
         all.clear();
         all.reserve(count);
         for (int q = 0; q < count; ++q) {
-            Reach own = reach_;
-            if (own.keys != nullptr) own.keys += q;
-            all.emplace_back(b_, hidden_ + q * b_.dim, k_, own, masks[q], *kept[q], answers[q]);
+            all.emplace_back(b_, hidden_ + q * b_.dim, k_, keys_ == nullptr ? nullptr : keys_ + q, masks[q], *kept[q], answers[q]);
             answers[q].done = all[q].begin(count);
         }
         for (const Blocks* tree = &b_; tree != nullptr; tree = tree->next) {
@@ -134,10 +131,8 @@ class Group {
             for (int q = 0; q < count; ++q) answers[q].done = answers[q].done && all[q].close();
         }
         for (int q = 0; q < count; ++q) {
-            const std::vector<ScoredClass>& best = all[q].best();
-            const auto found = static_cast<int64_t>(best.size());
-            answers[q].best.assign(best.begin(), best.begin() + (reach_.depth < 0 ? std::min(k_, found) : found));
-            answers[q].floor = all[q].floor();
+            const std::vector<Scored>& best = all[q].best();
+            answers[q].best.assign(best.begin(), best.begin() + std::min(k_, static_cast<int64_t>(best.size())));
             answers[q].done = answers[q].done && all[q].told_apart();
             answers[q].opened = std::min(1.0, static_cast<double>(all[q].opened()) / static_cast<double>(b_.levels.back().groups));
         }
@@ -157,7 +152,6 @@ class Group {
             return;
         }
         sweep.order(nodes);
-        mark("blocks: order of the boxes");
         if (queries == 1 && threads_ > 1 && below(tree, nodes) >= kLong) split(tree, *runs[0], mask, nodes, first);
         else sweep.open(nodes, 0, static_cast<int64_t>(nodes.size()));
     }
@@ -173,7 +167,7 @@ class Group {
     void split(const Blocks& tree, OneQuery& first, const uint8_t* mask, const std::vector<int32_t>& nodes, SearchResult& answer) const {
         struct Part {
             SearchResult answer;
-            std::vector<ScoredClass> best;
+            std::vector<Scored> best;
             std::vector<LargestKey> key;   // of one query, or none
             int64_t opened = 0;
             double dropped = -std::numeric_limits<double>::infinity();
@@ -191,7 +185,7 @@ class Group {
         };
         first.share(&threshold);
         std::vector<LargestKey> began;
-        if (reach_.keys != nullptr) began.push_back(*reach_.keys);
+        if (keys_ != nullptr) began.push_back(*keys_);
         const float floor = first.floor();  // as it is now: whoever takes the first part raises it
         run_parallel(threads_, [&](int t) {
             if (t == 0) {
@@ -199,9 +193,8 @@ class Group {
                 return;
             }
             static thread_local Work of_part;
-            Reach reach = reach_;
-            if (reach.keys != nullptr) reach.keys = &parts[t].key.emplace_back(began.front());
-            OneQuery own(tree, hidden_, k_, reach, mask, of_part, parts[t].answer);
+            LargestKey* const key = began.empty() ? nullptr : &parts[t].key.emplace_back(began.front());
+            OneQuery own(tree, hidden_, k_, key, mask, of_part, parts[t].answer);
             own.join(first, floor, threshold);
             open(own);
             parts[t].done = own.close();
@@ -210,7 +203,7 @@ class Group {
             parts[t].dropped = own.dropped();
         });
         for (const Part& part : parts) {
-            for (const LargestKey& key : part.key) reach_.keys->join(key);
+            for (const LargestKey& key : part.key) keys_->join(key);
             first.add(part.best, part.opened, part.dropped);
             answer.rows += part.answer.rows;
             answer.bytes += part.answer.bytes;
@@ -222,7 +215,7 @@ class Group {
     const Blocks& b_;
     const double* hidden_;
     int64_t k_;
-    Reach reach_;
+    LargestKey* keys_;
     int threads_;
 };
 
@@ -259,9 +252,9 @@ void know_places(const Blocks& b) {
 }
 
 std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
-                           bool mask_per_row, int threads, const Reach& reach) {
+                           bool mask_per_row, int threads, LargestKey* keys) {
     std::vector<SearchResult> answers(count);
-    const bool ids = reach.keys == nullptr && reach.depth < 0;
+    const bool ids = keys == nullptr;
     const bool counted = ids && mask == nullptr && k <= Trial::kShort && blocks.trial.most < kInf;
     if (count == 0 || (counted ? !blocks.trial.goes_on() : ids && blocks.trial.over())) return answers;
     int64_t bytes = 0;
@@ -274,9 +267,7 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
             const int64_t first = g * each, here = std::min(each, count - first);
             for (int64_t q = 0; q < here; ++q)
                 masks[q] = mask == nullptr ? nullptr : mask + (mask_per_row ? (first + q) * blocks.vocab : 0);
-            Reach own = reach;
-            if (own.keys != nullptr) own.keys += first;
-            Group(blocks, hidden + first * blocks.dim, k, own, groups == 1 ? threads : 1).go(masks, &answers[first], static_cast<int>(here));
+            Group(blocks, hidden + first * blocks.dim, k, ids ? nullptr : keys + first, groups == 1 ? threads : 1).go(masks, &answers[first], static_cast<int>(here));
         }
     };
     if (groups == 1 || threads == 1) work(0);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "blocks/looks.h"
-#include "kernels/kernels.h"
+#include "executor/question.h"
 
 namespace headlong {
 
@@ -49,7 +49,7 @@ struct Blocks {
     int64_t vocab = 0, dim = 0;
     const float* bias = nullptr;                         // or null
     const double *mean = nullptr, *centre = nullptr;     // [dim] each; centre or null
-    const void* head = nullptr;                          // [width][dim], in strips: x = head (hidden - mean)
+    const void* head = nullptr;                          // [width][dim] as [strip][dim][columns of the strip]: x = head (hidden - mean)
     const void* back = nullptr;                          // [width][dim]: x back gives most of hidden - mean again
     Kind rotation_kind = Kind::f16;                          // of both
     int64_t width = 0, look = 0;                         // coordinates of x that are read; those of boxes and blocks
@@ -89,29 +89,17 @@ struct Blocks {
 // Has to be called before a sample is drawn.
 void know_places(const Blocks& blocks);
 
-struct ScoredClass {
-    int64_t id;
-    double z;
-};
-
-// What is sought beside the k best: every class with scale * z no further than `depth` below log sum exp(scale * z).
-// Or, of every query, whatever may have the largest key of a draw.
-struct Reach {
-    double scale = 1, depth = -1;  // depth < 0: none
-    LargestKey* keys = nullptr;
-};
-
 // What was found for one query: `done` is false where a search would have cost more than a scan of all classes.
 struct SearchResult {
-    std::vector<ScoredClass> best;  // the k best, or with a reach all that were scored
-    float floor = 0;          // every class that was not scored has a smaller logit
+    std::vector<Scored> best;  // the k best
     int64_t rows = 0;
     double bytes = 0, opened = 0;  // opened: the share of the finest blocks
     bool done = false;
 };
 
-// hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where there are two trees.
+// hidden [count][dim]; mask [1 or count][vocab] (1: the class may be answered) or null, which it is where there are two trees. keys [count]:
+// what may have the largest keys of each query's draws is sought instead.
 std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int64_t count, int64_t k, const uint8_t* mask,
-                           bool mask_per_row, int threads, const Reach& reach = {});
+                           bool mask_per_row, int threads, LargestKey* keys = nullptr);
 
 }  // namespace headlong

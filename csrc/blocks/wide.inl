@@ -5,6 +5,8 @@ typedef float F4 __attribute__((vector_size(16)));
 typedef float F8 __attribute__((vector_size(32)));
 typedef int32_t I4 __attribute__((vector_size(16)));
 typedef int32_t I8 __attribute__((vector_size(32)));
+typedef int8_t Codes16 __attribute__((vector_size(16)));
+typedef uint8_t Lengths16 __attribute__((vector_size(16)));
 
 template <typename V>
 inline void get(const void* from, V& to) { std::memcpy(&to, from, sizeof(V)); }

@@ -31,7 +31,7 @@ constexpr int64_t kPilotTiles = 16;    // at the least, and one of so many at th
 
 // What one thread knows of the ids of one query: hits, and the k largest lower ends, the least in front.
 struct alignas(64) Found {
-    std::vector<CodeHit> hits;
+    std::vector<Hit> hits;
     std::vector<float> lower;
     std::vector<CodeHead> heads;
     double mass = 0;  // of these heads
@@ -88,7 +88,7 @@ struct Scan {
             }
             if (own.hits.size() % 1024 < 32 && own.hits.size() > 1024) {  // the threshold has risen since the first ones came
                 const float now = threshold[q].load(std::memory_order_relaxed);
-                own.hits.erase(std::remove_if(own.hits.begin(), own.hits.end(), [&](const CodeHit& hit) { return hit.upper < now; }), own.hits.end());
+                own.hits.erase(std::remove_if(own.hits.begin(), own.hits.end(), [&](const Hit& hit) { return hit.upper < now; }), own.hits.end());
             }
         }
     }
@@ -239,23 +239,8 @@ struct Scan {
 // The queries that are left, by a full scan.
 void scan_fully(const Codes& codes, const double* hidden, const std::vector<int64_t>& left, const Question& question, std::vector<Answer>& answers) {
     if (left.empty()) return;
-    const int64_t dim = codes.rows->dim, vocab = codes.rows->vocab;
-    const int64_t n = static_cast<int64_t>(left.size());
-    std::vector<double> some(n * dim);
-    std::vector<uint8_t> mask;
-    Question asked = question;
-    for (int64_t i = 0; i < n; ++i) {
-        std::copy_n(hidden + left[i] * dim, dim, &some[i * dim]);
-        if (question.mask != nullptr && question.mask_per_row) mask.insert(mask.end(), question.mask + left[i] * vocab, question.mask + (left[i] + 1) * vocab);
-    }
-    if (!mask.empty()) asked.mask = mask.data();
-    std::vector<Answer> found = ask(*codes.rows, some.data(), n, asked);
-    for (int64_t i = 0; i < n; ++i) {
-        Answer& answer = answers[left[i]];
-        found[i].rows += answer.rows;
-        found[i].bytes += answer.bytes;
-        answer = std::move(found[i]);
-    }
+    const SomeRows some(hidden, left, question, codes.rows->dim, codes.rows->vocab);
+    SomeRows::put_back(ask(*codes.rows, some.hidden.data(), static_cast<int64_t>(left.size()), some.question), left, answers);
 }
 
 }  // namespace
@@ -308,9 +293,9 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
         answer.bytes = codes.bytes() / static_cast<double>(n);  // of what all queries read, its share
         bool done = all.queries[q].usable;
         if (done && ids) {
-            std::vector<CodeHit> hits;
+            std::vector<Hit> hits;
             for (int t = 0; t < question.threads; ++t) {
-                const std::vector<CodeHit>& own = scan.own_found(t, q).hits;
+                const std::vector<Hit>& own = scan.own_found(t, q).hits;
                 hits.insert(hits.end(), own.begin(), own.end());
             }
             done = best_of_codes(codes, all, q, question, kappa, std::move(hits), scan.threshold[q].load(), inside, answer);

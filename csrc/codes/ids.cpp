@@ -19,8 +19,8 @@ float floor_of(double z, double add) {
 }
 
 // The classes of one query that reach a threshold that is known.
-std::vector<CodeHit> scan_again(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, float threshold, int threads) {
-    std::vector<std::vector<CodeHit>> each(threads);
+std::vector<Hit> scan_again(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, float threshold, int threads) {
+    std::vector<std::vector<Hit>> each(threads);
     const ScanRadii own = radii_of(codes, &all.queries[q], 1, kappa);
     scan_tiles(codes, {all.alone(codes, q)}, 1, threads, [&](int thread, size_t, int64_t tile, const float* est) {
         alignas(64) float upper[kTile], radii[kMostLanes];
@@ -37,44 +37,27 @@ std::vector<CodeHit> scan_again(const Codes& codes, const PreparedCodes& all, in
 
 }  // namespace
 
-bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,
+bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<Hit> hits, float threshold,
                    int threads, Answer& answer) {
     const Executor& e = *codes.rows;
     const CodeQuery& query = all.queries[q];
     const TrueOrder order(*e.kernels, e, query.hidden);
-    const auto by_est = [](const CodeHit& a, const CodeHit& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); };
-    const auto score_some = [&](size_t from, size_t to) {
-        std::vector<Scored> rows(to - from);
-        for (size_t i = from; i < to; ++i) rows[i - from] = {hits[i].id, 0};
+    const BestOfHits of{order, question.k, answer.best, [&](std::vector<Scored>& rows) {
         score(e, query.hidden, rows, threads);
-        join_best(answer.best, rows, question.k, order);
         answer.rows += static_cast<int64_t>(rows.size());
-    };
-    for (int turn = 0; turn < 2; ++turn) {
-        const size_t first = std::min<size_t>(question.k, hits.size());
-        if (first == 0) return true;
-        std::nth_element(hits.begin(), hits.begin() + (first - 1), hits.end(), by_est);
-        answer.best.clear();
-        score_some(0, first);
+    }};
+    const auto reach = [&] {
         const bool full = static_cast<int64_t>(answer.best.size()) == question.k;
-        const float reach = full ? floor_of(answer.best.back().z, query.add) : std::numeric_limits<float>::lowest();
-        if (reach < threshold && turn == 0) {  // the threshold of the scan was too high: it went by estimates
-            hits = scan_again(codes, all, q, question, kappa, reach, threads);
-            answer.bytes += static_cast<double>(codes.count * codes.layout.bytes);
-            threshold = reach;
-            continue;
-        }
-        const auto open = std::partition(hits.begin() + first, hits.end(), [&](const CodeHit& hit) { return hit.upper >= reach; });
-        const size_t stop = open - hits.begin();
-        if (static_cast<int64_t>(stop) > std::max(most_scored(codes), 2 * question.k)) return false;
-        std::sort(hits.begin() + first, open, [](const CodeHit& a, const CodeHit& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); });
-        score_from_the_top(
-            first, stop, [&] { return std::max(kAtOnce, at_once(question.k)); }, [&](size_t i) { return hits[i].upper; },
-            [&] { return full ? floor_of(answer.best.back().z, query.add) : std::numeric_limits<float>::lowest(); }, score_some);
-        order.settle(answer.best);
-        return true;
+        return full ? floor_of(answer.best.back().z, query.add) : std::numeric_limits<float>::lowest();
+    };
+    size_t first = of.first(hits);
+    if (first > 0 && reach() < threshold) {  // the threshold of the scan was too high: it went by estimates
+        hits = scan_again(codes, all, q, question, kappa, reach(), threads);
+        answer.bytes += static_cast<double>(codes.count * codes.layout.bytes);
+        first = of.first(hits);
     }
-    return true;
+    const auto most = std::max(most_scored(codes), 2 * question.k);
+    return first == 0 || of.rest(hits, first, most, std::max(kAtOnce, at_once(question.k)), reach);
 }
 
 }  // namespace headlong

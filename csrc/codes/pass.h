@@ -77,12 +77,6 @@ struct Exponent {
     double at(const CodeQuery& query, float edge) const { return affine ? (query.add + edge) * factor + codes.rows->link_b * beta : edge * factor; }
 };
 
-// The ids of one query, as the scan leaves them: classes whose upper end reached the threshold of that moment.
-struct CodeHit {
-    int32_t id;
-    float est, upper;
-};
-
 // A class that a point fell on, in proportion to its gap; the mark is the rate from which on it is there.
 struct CodeDraw {
     float mark;
@@ -175,7 +169,7 @@ std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, 
                                   const std::vector<double>& before, const std::vector<double>& points);
 
 // codes/ids.cpp: the k best; false where so many classes are left open that a full scan is better
-bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<CodeHit> hits, float threshold,
+bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<Hit> hits, float threshold,
                    int threads, Answer& answer);
 // codes/normaliser.cpp: the normaliser; false where a full scan is better
 bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,

@@ -109,7 +109,7 @@ std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, 
             const Question asked = asked_by(rule);
             Estimates all = estimates_of(codes, prepared, kept, q, asked, start + q);
             Draw* own = draws->data() + (start + q) * each;
-            open[q] = resolve_sample(e, all, asked, rule, inside, own, answer) != Status::done;
+            open[q] = !resolve_sample(e, all, asked, rule, inside, own, answer);
             for (int i = 0; i < each; ++i) own[i].proved = own[i].proved && !(question.delta > 0);
         };
         each_resolved(some, question.threads, inside > 1, resolve);

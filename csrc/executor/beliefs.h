@@ -9,6 +9,14 @@
 
 namespace headlong {
 
+// A class that may be among the best: what it is estimated at, and what it may be at most.
+struct Hit {
+    int32_t id;
+    float est, upper;
+};
+inline bool by_estimate(const Hit& a, const Hit& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); }
+inline bool by_upper(const Hit& a, const Hit& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); }
+
 // What is believed of all classes for one query while draws are made, and the classes that were scored, which the estimates no longer
 // hold: -inf and 0 stand there.
 struct Estimates {

@@ -24,11 +24,18 @@ struct Preview {
 };
 
 struct Executor : Matrix {
+    const char* isa = nullptr;
     const Kernels* kernels = nullptr;
-    // Of every class [padded]: the length of its row, its bias (null where all are 0) and the size of that.
-    const float *norms = nullptr, *base = nullptr, *bias_sizes = nullptr;
+    // Of every class [padded]: the length of its row, its bias (null where all are 0) and what float32 may lose of that.
+    const float *norms = nullptr, *base = nullptr, *base_error = nullptr;
     Preview preview;
 };
+
+// Of a class of an answer, by its logit; NaN where the normaliser is.
+inline double log_prob_of(const Executor& e, const Answer& answer, double z) {
+    if (std::isnan(answer.lse)) return answer.lse;
+    return std::isfinite(z) ? e.linked(z) - answer.lse : -kInf;
+}
 
 // Answers for `count` queries [count][dim].
 std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question);

@@ -34,15 +34,10 @@ struct Masses {
     }
 };
 
-struct Candidate {
-    int32_t id;
-    float est, upper;
-};
-
 // What one thread gathered for one query.
 struct Part {
     Largest<float, std::greater<float>> best;  // the k largest lower ends
-    std::vector<Candidate> reached;           // the threshold of their time
+    std::vector<Hit> reached;                 // the threshold of their time
 };
 
 class Scan {
@@ -55,9 +50,8 @@ class Scan {
             std::fill(std::copy_n(hidden_of(q), e.dim, x_.data() + q * stride), x_.data() + (q + 1) * stride, 0.f);
             radius_.push_back(radius_of_rows(e, hidden_of(q)));
             threshold_[q].store(kLowest);
-            // An infinite half of a radius is none beside a row that loses nothing: infinity times zero.
-            const Radius& own = radius_.back();
-            undecided_[q].store(!std::all_of(own.term, own.term + own.terms, [](float half) { return half < std::numeric_limits<float>::infinity(); }));
+            // Infinity times zero is none, beside a row of zeros.
+            undecided_[q].store(!(radius_.back() < std::numeric_limits<float>::infinity()));
         }
     }
 
@@ -71,9 +65,20 @@ class Scan {
     // False: float64 is to decide.
     bool resolve(int q, int threads, Answer& answer) {
         if (undecided_[q].load()) return false;
-        std::vector<Candidate> scored;
-        if (question_.k > 0 && !best_of(q, threads, scored, answer)) return false;
-        Interval lse = normaliser(q, scored, answer.best);
+        std::vector<Hit> hits;
+        if (question_.k > 0) {
+            const TrueOrder order(*e_.kernels, e_, hidden_of(q));
+            const BestOfHits of{order, question_.k, answer.best, [&](std::vector<Scored>& rows) {
+                score(e_, hidden_of(q), rows, threads);
+                answer.rows += static_cast<int64_t>(rows.size());
+                answer.bytes += static_cast<double>(rows.size()) * e_.row_bytes();
+            }};
+            hits = candidates(q);
+            const size_t first = of.first(hits);
+            const auto most = std::max(static_cast<int64_t>(kMostScored * static_cast<double>(e_.vocab)), 2 * question_.k);
+            if (first > 0 && !of.rest(hits, first, most, at_once(question_.k), [&] { return answer.best.back().z; })) return false;
+        }
+        Interval lse = normaliser(q, hits, answer.best);
         lse.error += dot_error(e_, hidden_of(q));
         answer.lse = lse.value;
         answer.error = lse.error;
@@ -91,7 +96,7 @@ class Scan {
         const float top = largest_estimate(e_, question_, rows_[q], first, n, est, &finite);
         if (!finite) return false;
         if (top == -std::numeric_limits<float>::infinity()) return true;
-        const float most = e_.kernels->radius(radius_[q], first, n, rad);
+        const float most = radii_of_rows(e_, radius_[q], first, n, rad);
         const double shift = static_cast<float>(e_.linked(top) * question_.beta);
         Kernels::Sums here{0, 0, 0};
         e_.kernels->interval_sums(est, rad, n, most, e_.link, static_cast<float>(question_.beta), static_cast<float>(shift), &here);
@@ -113,7 +118,7 @@ class Scan {
     }
 
     // Which classes may be among the k best: the same whichever thread came first.
-    std::vector<Candidate> candidates(int q) const {
+    std::vector<Hit> candidates(int q) const {
         const Part* parts = &parts_[q * question_.threads];
         std::vector<float> lowers;
         for (int t = 0; t < question_.threads; ++t) lowers.insert(lowers.end(), parts[t].best.kept().begin(), parts[t].best.kept().end());
@@ -123,44 +128,15 @@ class Scan {
             std::nth_element(lowers.begin(), lowers.begin() + (k - 1), lowers.end(), std::greater<float>());
             floor = std::max(floor, lowers[k - 1]);
         }
-        std::vector<Candidate> all;
+        std::vector<Hit> all;
         for (int t = 0; t < question_.threads; ++t)
-            std::copy_if(parts[t].reached.begin(), parts[t].reached.end(), std::back_inserter(all), [&](const Candidate& one) { return one.upper >= floor; });
+            std::copy_if(parts[t].reached.begin(), parts[t].reached.end(), std::back_inserter(all), [&](const Hit& one) { return one.upper >= floor; });
         return all;
-    }
-
-    // The k best, proved; `scored` gets what was thought of all rows that were scored on the way, whose logits are in scored_.
-    bool best_of(int q, int threads, std::vector<Candidate>& scored, Answer& answer) {
-        std::vector<Candidate> all = candidates(q);
-        const int64_t k = question_.k, sure = std::min<int64_t>(k, static_cast<int64_t>(all.size()));
-        if (sure == 0) return true;
-        const TrueOrder order(*e_.kernels, e_, hidden_of(q));
-        std::vector<Scored>& best = answer.best;
-        const auto score_range = [&](size_t from, size_t to) {
-            std::vector<Scored> rows;
-            for (size_t i = from; i < to; ++i) rows.push_back({all[i].id, 0});
-            score(e_, hidden_of(q), rows, threads);
-            scored.insert(scored.end(), all.begin() + from, all.begin() + to);
-            join_best(best, rows, k, order);
-            answer.rows += static_cast<int64_t>(rows.size());
-            answer.bytes += static_cast<double>(rows.size()) * e_.row_bytes();
-        };
-        const auto by_est = [](const Candidate& a, const Candidate& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); };
-        std::nth_element(all.begin(), all.begin() + (sure - 1), all.end(), by_est);
-        std::sort(all.begin(), all.begin() + sure, by_est);
-        score_range(0, sure);
-        const auto open = std::partition(all.begin() + sure, all.end(), [&](const Candidate& c) { return c.upper >= best.back().z; });
-        if (static_cast<double>(open - (all.begin() + sure)) > std::max(kMostScored * static_cast<double>(e_.vocab), 2.0 * static_cast<double>(k))) return false;
-        std::sort(all.begin() + sure, open, [](const Candidate& a, const Candidate& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); });
-        score_from_the_top(
-            sure, static_cast<size_t>(open - all.begin()), [&] { return at_once(k); }, [&](size_t i) { return all[i].upper; }, [&] { return best.back().z; }, score_range);
-        order.settle(best);
-        return true;
     }
 
     // From the interval of every class. The point is the sum at the estimates, which is closer than the middle of the interval, unless eps
     // asks for the middle. What is among the best adds its exact term instead.
-    Interval normaliser(int q, const std::vector<Candidate>& thought, const std::vector<Scored>& best) const {
+    Interval normaliser(int q, const std::vector<Hit>& thought, const std::vector<Scored>& best) const {
         const double beta = question_.beta;
         Masses masses;
         const int64_t pieces = scan_pieces(e_);
@@ -174,7 +150,7 @@ class Scan {
         // chunk made them infinite.
         const double off = float_error(e_, shift, beta), less = std::exp(-off), more = std::exp(off);
         for (const Scored& s : best) {
-            const auto at = std::find_if(thought.begin(), thought.end(), [&](const Candidate& c) { return c.id == s.id; });
+            const auto at = std::find_if(thought.begin(), thought.end(), [&](const Hit& hit) { return hit.id == s.id; });
             const double rad = static_cast<double>(at->upper) - at->est, f = e_.linked(at->est), wide = static_cast<double>(e_.link.a) * rad;
             const bool table = e_.link.form == LinkForm::table;
             low -= std::exp((table ? f - wide : e_.linked(at->est - rad)) * beta - shift) * more;
@@ -200,7 +176,7 @@ class Scan {
     const Question& question_;
     int n_;
     Scratch<float> x_;
-    std::vector<Radius> radius_;
+    std::vector<float> radius_;
     std::vector<Part> parts_;      // [query][thread]
     std::vector<Masses> pieces_;   // [query][piece]
     std::vector<std::atomic<float>> threshold_;  // what a class has to reach
@@ -218,29 +194,21 @@ void raise_to(std::atomic<float>& threshold, float value) {
 float largest_estimate(const Executor& e, const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite) {
     const int64_t there = std::min(n, e.vocab - first);
     const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? row * e.vocab : 0) + first;
-    if (there == n) return mask == nullptr ? e.kernels->largest(est, n, finite) : e.kernels->largest_there(est, mask, n, finite);
+    if (there == n) return e.kernels->largest(est, mask, n, finite);
     uint8_t edge[kChunk] = {};
     if (mask == nullptr) std::fill_n(edge, there, uint8_t{1});
     else std::copy_n(mask, there, edge);
     std::fill(est + there, est + n, 0.f);  // padding is not an estimate
-    return e.kernels->largest_there(est, edge, n, finite);
+    return e.kernels->largest(est, edge, n, finite);
 }
 
-// A float32 sum is off by a rounding for every 16th or 128th coordinate; every product that float32 flushes towards zero is far below 2^-100.
-Radius radius_of_rows(const Executor& e, const double* hidden) {
-    const auto up = [](double x) {
-        const float f = static_cast<float>(x);
-        return static_cast<double>(f) < x ? std::nextafterf(f, std::numeric_limits<float>::infinity()) : f;
-    };
+// A float32 sum is off by a rounding for every 16th or 128th coordinate; every product that float32 flushes towards zero is far below the
+// 2^-100 of each radius.
+float radius_of_rows(const Executor& e, const double* hidden) {
     const double length = std::sqrt(std::inner_product(hidden, hidden + e.dim, hidden, 0.0));
-    Radius all{};
-    all.constant = 0x1p-100f;
-    all.slack[all.terms] = {e.norms};
-    all.term[all.terms++] = up(length * (static_cast<double>(e.dim) / 16 + 144) * 0x1p-24 * (1 + 0x1p-18));
-    if (e.bias_sizes == nullptr) return all;
-    all.slack[all.terms] = {e.bias_sizes};
-    all.term[all.terms++] = 0x1p-22f * (1 + 0x1p-18f);
-    return all;
+    const double exact = length * (static_cast<double>(e.dim) / 16 + 144) * 0x1p-24 * (1 + 0x1p-18);
+    const float near = static_cast<float>(exact);
+    return static_cast<double>(near) < exact ? std::nextafterf(near, std::numeric_limits<float>::infinity()) : near;
 }
 
 AllEstimates estimate_all(const Executor& e, const FloatRows& from, const double* x, int64_t first_row, int n, const Question& question) {

@@ -76,8 +76,11 @@ void scan_rows(const Executor& e, const FloatRows& from, const float* x, int n, 
 // The largest of a query's estimates. Classes that pad or are masked are put at -inf: they are in no sum and reach no threshold.
 float largest_estimate(const Executor& e, const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite);
 
-// How far estimates of the rows themselves are off.
-Radius radius_of_rows(const Executor& e, const double* hidden);
+// How far estimates of the rows themselves are off, for a row of length one; a bias joins what `base_error` says.
+float radius_of_rows(const Executor& e, const double* hidden);
+inline float radii_of_rows(const Executor& e, float term, int64_t first, int64_t n, float* out) {
+    return e.kernels->radius(e.norms + first, e.base_error == nullptr ? nullptr : e.base_error + first, term, n, out);
+}
 
 // Estimates of all classes [query][padded] for some rows of the batch, and the largest of each; false where one is no number.
 struct AllEstimates {

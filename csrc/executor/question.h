@@ -58,7 +58,4 @@ struct Draw {
     bool proved = false;
 };
 
-// What became of a query: answered, or better read in full.
-enum class Status { done, scan_fully };
-
 }  // namespace headlong

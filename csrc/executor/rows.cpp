@@ -35,37 +35,38 @@ double allow_float32(const Executor& e, const double* hidden, const Question& qu
     return lost;
 }
 
-void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads) {
+namespace {
+
+// dot(ids, count, z) with `grain` rows at a time, by some threads where there is enough to multiply.
+template <typename Id, typename Number, typename Dot>
+void score_by(const Executor& e, std::vector<Scored>& rows, int64_t grain, int64_t small, int threads, const Dot& dot) {
     constexpr int64_t kGrain = 32;
-    const int64_t n = static_cast<int64_t>(rows.size()), grain = n < 8 * kGrain ? kGrain / 4 : kGrain;
-    const bool small = n * e.dim < 16384;
+    const int64_t n = static_cast<int64_t>(rows.size());
     Turns<int64_t> next;
-    run_parallel(small ? 1 : threads, [&](int) {
-        int64_t ids[kGrain];
-        double z[kGrain];
+    run_parallel(n * e.dim < small ? 1 : threads, [&](int) {
+        Id ids[kGrain];
+        Number z[kGrain];
         for (int64_t start = next.fetch_add(grain); start < n; start = next.fetch_add(grain)) {
             const int64_t count = std::min(grain, n - start);
-            for (int64_t i = 0; i < count; ++i) ids[i] = rows[start + i].id;
-            dot_rows(*e.kernels, e.weight, e.kind, e.dim, ids, count, hidden, z);
-            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], ids[i]);
+            for (int64_t i = 0; i < count; ++i) ids[i] = static_cast<Id>(rows[start + i].id);
+            dot(ids, count, z);
+            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], rows[start + i].id);
         }
+    });
+}
+
+}  // namespace
+
+void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads) {
+    score_by<int64_t, double>(e, rows, rows.size() < 256 ? 8 : 32, 16384, threads, [&](const int64_t* ids, int64_t count, double* z) {
+        dot_rows(*e.kernels, e.weight, e.kind, e.dim, ids, count, hidden, z);
     });
 }
 
 void score_near(const Executor& e, const double* hidden, const Weighed& w, std::vector<Scored>& rows, int threads) {
     if (w.floats.empty()) return score(e, hidden, rows, threads);
-    constexpr int64_t kGrain = 32;
-    const int64_t n = static_cast<int64_t>(rows.size());
-    Turns<int64_t> next;
-    run_parallel(n * e.dim < 32768 ? 1 : threads, [&](int) {
-        int32_t ids[kGrain];
-        float z[kGrain];
-        for (int64_t start = next.fetch_add(kGrain); start < n; start = next.fetch_add(kGrain)) {
-            const int64_t count = std::min(kGrain, n - start);
-            for (int64_t i = 0; i < count; ++i) ids[i] = static_cast<int32_t>(rows[start + i].id);
-            dot_floats(*e.kernels, e.weight, e.kind, e.dim, ids, count, w.floats.data(), z);
-            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], rows[start + i].id);
-        }
+    score_by<int32_t, float>(e, rows, 32, 32768, threads, [&](const int32_t* ids, int64_t count, float* z) {
+        dot_floats(*e.kernels, e.weight, e.kind, e.dim, ids, count, w.floats.data(), z);
     });
 }
 

@@ -13,7 +13,7 @@ AllEstimates look(const Executor& e, const double* hidden, int64_t first, int n,
     const Preview& preview = e.preview;
     const int64_t width = preview.width;
     std::vector<double> rotated(n * width);
-    e.kernels->rotate(preview.rotation, preview.rotation_kind, width, e.dim, 0, width, hidden + first * e.dim, e.dim, n, rotated.data(), width);
+    for (int q = 0; q < n; ++q) e.kernels->rotate(preview.rotation, preview.rotation_kind, e.dim, width, hidden + (first + q) * e.dim, &rotated[q * width]);
     return estimate_all(e, {preview.columns, Kind::f32, width, preview.base}, rotated.data(), first, n, question);
 }
 
@@ -36,7 +36,7 @@ std::vector<Scored> spend_budget(const Executor& e, const double* hidden, float*
     }
     for (const Scored& s : scored) sum += std::exp(e.linked(s.z) * question.beta - shift);
     bool finite = true;
-    const float top = e.kernels->largest(est, e.padded, &finite), rest_shift = static_cast<float>(e.linked(top) * question.beta);
+    const float top = e.kernels->largest(est, nullptr, e.padded, &finite), rest_shift = static_cast<float>(e.linked(top) * question.beta);
     double rest = 0;
     if (top > none && float_error(e, rest_shift, question.beta) < 1e-2) {
         Kernels::Sums sums{0, 0, 0};
@@ -108,7 +108,7 @@ std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int6
         known.est.resize(e.padded), known.rad.resize(e.padded);
         std::copy_n(est, e.padded, known.est.data());
         std::fill_n(known.rad.data(), e.padded, 0.f);
-        return resolve_sample(e, known, question, rule, threads, draws->data() + row * rule.n, answer) == Status::done;
+        return resolve_sample(e, known, question, rule, threads, draws->data() + row * rule.n, answer);
     });
     if (!left.empty()) finish_samples(e, hidden, left, question, rule, *draws, answers);
     for (Draw& draw : *draws) draw.proved = false;

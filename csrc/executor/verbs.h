@@ -38,6 +38,74 @@ void score_from_the_top(size_t first, size_t stop, const Some& some, const Upper
     }
 }
 
+// The k best of hits: the best estimates are scored exactly, their worst is the threshold from then on, and what can still reach it is
+// scored, best first, until nothing can. score(rows) says what rows come to.
+template <typename Score>
+struct BestOfHits {
+    const TrueOrder& order;
+    int64_t k;
+    std::vector<Scored>& best;
+    Score score;
+
+    // Scores the hits with the best estimates, which come to the front; how many.
+    size_t first(std::vector<Hit>& hits) const {
+        const size_t some = std::min<size_t>(k, hits.size());
+        if (some == 0) return 0;
+        std::nth_element(hits.begin(), hits.begin() + (some - 1), hits.end(), by_estimate);
+        best.clear();
+        take(hits, 0, some);
+        return some;
+    }
+    // Scores what of the hits behind `first` reaches floor(), `some` at once. False where those are more than `most`.
+    template <typename Floor>
+    bool rest(std::vector<Hit>& hits, size_t first, int64_t most, size_t some, const Floor& floor) const {
+        const auto reach = floor();
+        const auto open = std::partition(hits.begin() + first, hits.end(), [&](const Hit& hit) { return hit.upper >= reach; });
+        if (open - (hits.begin() + first) > most) return false;
+        std::sort(hits.begin() + first, open, by_upper);
+        score_from_the_top(
+            first, static_cast<size_t>(open - hits.begin()), [&] { return some; }, [&](size_t i) { return hits[i].upper; }, floor,
+            [&](size_t from, size_t to) { take(hits, from, to); });
+        order.settle(best);
+        return true;
+    }
+
+  private:
+    void take(const std::vector<Hit>& hits, size_t from, size_t to) const {
+        std::vector<Scored> rows;
+        for (; from < to; ++from) rows.push_back({hits[from].id, 0});
+        score(rows);
+        join_best(best, rows, k, order);
+    }
+};
+template <typename Score>
+BestOfHits(const TrueOrder&, int64_t, std::vector<Scored>&, Score) -> BestOfHits<Score>;
+
+// Some rows of a batch as a batch of their own: their vectors, their masks, and what is asked of them.
+struct SomeRows {
+    SomeRows(const double* all, const std::vector<int64_t>& which, const Question& asked, int64_t dim, int64_t vocab) : question(asked) {
+        for (int64_t row : which) {
+            hidden.insert(hidden.end(), all + row * dim, all + (row + 1) * dim);
+            if (asked.mask_per_row) masks.insert(masks.end(), asked.mask + row * vocab, asked.mask + (row + 1) * vocab);
+        }
+        if (asked.mask_per_row) question.mask = masks.data();
+    }
+
+    // Puts answers of these rows in the place of others, whose reads were a part of what they took.
+    static void put_back(std::vector<Answer> found, const std::vector<int64_t>& which, std::vector<Answer>& answers) {
+        for (size_t i = 0; i < which.size(); ++i) {
+            Answer& answer = answers[which[i]];
+            found[i].rows += answer.rows;
+            found[i].bytes += answer.bytes;
+            answer = std::move(found[i]);
+        }
+    }
+
+    std::vector<double> hidden;
+    std::vector<uint8_t> masks;
+    Question question;
+};
+
 // executor/full_scan.cpp
 void raise_to(std::atomic<float>& threshold, float value);
 
@@ -61,24 +129,19 @@ uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed);
 Side side_of_nucleus(const Executor& e, Estimates& all, const Question& question, double top_p, const Scored& of, double odds, uint64_t key, int threads,
                      Answer& answer);
 
-// sampling/nucleus_size.cpp: the nucleus of top_p where masses are known, `target` being top_p of all: how many of masses that
-// fall, or of classes in any order, which those that stay are brought to the front of
-struct Massive {
-    int64_t id;
-    double z, mass;
-};
+// sampling/filters.cpp: how many of masses that fall are in the nucleus, `target` being top_p of all: a class stays while those better than
+// it have less, the best whatever comes
 size_t nucleus_size(const std::vector<double>& mass, double target);
-size_t select_nucleus(std::vector<Massive>& all, double target);
 
-// sampling/sample.cpp, sampling/gumbel_keys.cpp: samples
+// sampling/sample.cpp, sampling/gumbel_keys.cpp: samples; false where all rows are better read
 Question question_of(const SampleRule& rule, const Question& question, int64_t vocab);
-Status resolve_sample(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
+bool resolve_sample(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
 bool find_best(const Executor& e, Estimates& all, int64_t k, int threads, std::vector<Scored>& best, Answer& answer);
 void score_known(const Executor& e, Estimates& all, std::vector<Scored>& rows, int threads, Answer& answer);
-std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule);
+std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule, double total = 0);
 Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw);
 bool best_keys(const Executor& e, Estimates& all, const SampleRule& rule, int64_t m, int threads, Keys& keys, std::vector<Keyed>& best, Answer& answer);
-Status draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
+bool draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
 
 // executor/dense_pass.cpp: every row in float64; sampling/dense.cpp
 int64_t pieces(const Executor& e);

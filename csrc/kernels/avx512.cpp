@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu.h"
 #include "kernels/kernels.h"
+#include "kernels/levels.h"
 
 namespace headlong {
 namespace {
@@ -29,7 +29,59 @@ namespace {
 #define WIDEN_HALVES(p) (D)_mm512_cvtps_pd(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))
 #include "kernels/common/all.inl"
 
-#include "kernels/avx512_rows.inl"
+template <Kind K>
+inline F load_some(const void* row, int64_t j) {
+    if (K == Kind::f32) return (F)_mm512_loadu_ps(static_cast<const float*>(row) + j);
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(row) + j));
+    if (K == Kind::f16) return (F)_mm512_cvtph_ps(half);
+    return (F)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+}
+inline D low_half(F v) { return (D)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)); }
+inline D high_half(F v) { return (D)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1)); }
+inline F fused(F a, F b, F c) { return (F)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+
+#define OWN_PARTS
+inline __mmask16 first_of(int64_t left) { return static_cast<__mmask16>(left > 0 ? (1u << (left < 16 ? left : 16)) - 1 : 0); }
+template <Kind K>
+inline F load_part(const void* row, int64_t j, int64_t left) {
+    const __mmask16 mask = first_of(left);
+    if (K == Kind::f32) return (F)_mm512_maskz_loadu_ps(mask, static_cast<const float*>(row) + j);
+    const __m256i half = _mm256_maskz_loadu_epi16(mask, static_cast<const uint16_t*>(row) + j);
+    if (K == Kind::f16) return (F)_mm512_cvtph_ps(half);
+    return (F)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+}
+inline D load_part(const double* x, int64_t left) { return (D)_mm512_maskz_loadu_pd(static_cast<__mmask8>(first_of(left)), x); }
+
+#define OWN_SUMS
+// The sums of the lanes of sixteen vectors. Each is added up in one order, whichever of them it is.
+inline __m512 sums_of(const __m512 (&v)[16]) {
+    __m512 half[8], quarter[4], two[2];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) half[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]), _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        const __m512d a = _mm512_castps_pd(half[2 * i]), b = _mm512_castps_pd(half[2 * i + 1]);
+        quarter[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i)
+        two[i] = _mm512_add_ps(_mm512_shuffle_f32x4(quarter[2 * i], quarter[2 * i + 1], 0x88), _mm512_shuffle_f32x4(quarter[2 * i], quarter[2 * i + 1], 0xDD));
+    return _mm512_add_ps(_mm512_shuffle_f32x4(two[0], two[1], 0x88), _mm512_shuffle_f32x4(two[0], two[1], 0xDD));
+}
+// Row after row of one query, then of the next.
+template <int R, int N>
+inline void store_sums(const F (&sum)[R][N], float* out, int64_t stride) {
+    static_assert(R * N <= 16);
+    __m512 all[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) all[i] = i < R * N ? (__m512)sum[i % R][i / R] : _mm512_setzero_ps();
+    const __m512 sums = sums_of(all);
+#pragma GCC unroll 16
+    for (int q = 0; q < N; ++q) _mm512_mask_storeu_ps(out + q * stride - q * R, static_cast<__mmask16>(((1u << R) - 1) << (q * R)), sums);
+}
+
+constexpr int kQueries = 8, kRowsFor[] = {0, 8, 8, 5, 4, 3, 2, 2, 2};
+#include "kernels/common/row_products.inl"
 
 // ---- compressing, where the compiler's vector types have no word for it ----
 //
@@ -71,11 +123,9 @@ int64_t candidates(const float* est, const float* rad, int64_t n, float tau, int
 
 }  // namespace
 
-const uint64_t avx512_features = compiled_features();
-
 const Kernels* avx512_kernels() {
     static constexpr Kernels table = [] {
-        Kernels own = table_of("avx512vnni");
+        Kernels own = own_table();
         own.lower_above = lower_above, own.candidates = candidates;
         return own;
     }();

@@ -1,14 +1,13 @@
 // The grid of kernels: operation x instruction set.
 //
 // Kernels take plain pointers; they never allocate, start threads or throw. One translation unit per instruction
-// set (kernels/portable.cpp, kernels/generic.cpp, kernels/avx2.cpp, kernels/neon.cpp, ...) fills one Kernels table; kernels/level_tables.cpp hands out the table, once.
+// set (kernels/portable.cpp, kernels/avx2.cpp, kernels/neon.cpp, ...) fills one Kernels table; kernels/levels.h hands out the table.
 // Per-class arrays are padded to a multiple of 64 classes, so every `n` below is a multiple of 64.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/stored_radii.h"
 #include "kernels/stored_types.h"
 
 namespace headlong {
@@ -18,7 +17,7 @@ constexpr int64_t kBlock = 64;     // classes of a block: what every per-class a
 // a function of its own has no effect that GCC sees, and its calls go.
 constexpr int64_t kReadAhead = 8192;
 constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
-constexpr int64_t kRun = 16;       // classes of one sum of split
+constexpr int64_t kRun = 16;       // classes of one sum of run_sums
 constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once
 constexpr int kTileChunk = 128;    // coordinates accumulated in a register before they join the sum
 
@@ -50,8 +49,6 @@ struct Link {
 inline double linked(LinkForm form, double a, double b, double z) { return form == LinkForm::affine ? z * a + b : a * std::tanh(z / a); }
 
 struct Kernels {
-    const char* isa;
-
     // out[q * stride + r] = <row r, x_q> in float32, for rows x n <= 64 x kRowQueries: the same number whatever n is. x [n][query_stride(dim)]
     // with zeros beyond dim, from a border of 64 bytes on: loads that cross one cost two.
     void (*dense_rows)(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,
@@ -72,23 +69,19 @@ struct Kernels {
     // sum_i exp(f[i] - shift) in float64, each term within 2^-50 relatively, those below exp(-700) taken for 0.
     double (*sum_exps)(const double* f, int64_t n, double shift);
 
-    // out[q * out_stride + i] = sum_j x[q * x_stride + j] * matrix[j * stride + first + i] for i < n, in float64;
-    // the matrix is float32 or float16.
-    void (*rotate)(const void* matrix, Kind kind, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x,
-                   int64_t x_stride, int count, double* out, int64_t out_stride);
+    // out[i] = sum_j x[j] * matrix[j * n + i] for i < n, in float64; the matrix is float32 or float16.
+    void (*rotate)(const void* matrix, Kind kind, int64_t dim, int64_t n, const double* x, double* out);
 
     // n numbers in float64; returns the size of the largest, infinity where one is not finite. The second writes none.
     double (*widen)(const void* values, Kind kind, int64_t n, double* out);
     double (*largest_double)(const double* values, int64_t n);
 
-    // Writes the radii of n classes and returns the largest.
-    float (*radius)(const Radius& r, int64_t first, int64_t n, float* out);
+    // out[i] = 2^-100 + norms[i] * term + fixed[i] (null: none) of n classes; the largest is returned.
+    float (*radius)(const float* norms, const float* fixed, float term, int64_t n, float* out);
 
-    // Largest est; `finite` is cleared where an estimate is not a number below 1e30.
-    float (*largest)(const float* est, int64_t n, bool* finite);
-
-    // The same over the classes whose byte in `mask` is not 0; the estimates of the others become -inf.
-    float (*largest_there)(float* est, const uint8_t* mask, int64_t n, bool* finite);
+    // Largest est of the classes whose byte in `mask` is not 0 (null: of all); the estimates of the others become -inf. `finite` is cleared
+    // where an estimate is not a number below 1e30.
+    float (*largest)(float* est, const uint8_t* mask, int64_t n, bool* finite);
 
     // low <= sum exp(link(est - rad) * beta - shift), high >= sum exp(link(est + rad) * beta - shift), added up;
     // `most` is the largest radius; high is infinite where a term is beyond exp(87).
@@ -109,9 +102,8 @@ struct Kernels {
     double (*sides)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
                     const Boundary& at, float* middle, float* gap);
 
-    // Takes the classes with u >= edge out: their ids (first + position) are returned, their u becomes 0. sums[g] is what is
-    // left in the g-th run of kRun classes, in float64.
-    int64_t (*split)(float* u, int64_t n, float edge, int32_t first, int32_t* ids, double* sums);
+    // sums[g]: the g-th run of kRun numbers, in float64.
+    void (*run_sums)(const float* u, int64_t n, double* sums);
 
     // Values of est - rad above `floor`.
     int64_t (*lower_above)(const float* est, const float* rad, int64_t n, float floor, float* out);
@@ -143,22 +135,5 @@ struct Kernels {
     void (*link_gradient)(float* z, int64_t n, const Link& link, double lse, int64_t target, float scale,
                           double* const* sums);
 };
-
-// The table of a level by name ("portable", "generic", "avx2", ...); "" is the best this CPU has; nullptr if it lacks it.
-const Kernels* kernels_for(const char* isa);
-
-// Names of the levels this CPU has, the best last; ends with nullptr.
-const char* const* levels();
-
-const Kernels* portable_kernels();  // the reference
-const Kernels* generic_kernels();   // the baseline of any processor
-const Kernels* avx2_kernels();
-const Kernels* avxvnni_kernels();
-const Kernels* avx512_kernels();
-const Kernels* neon_kernels();  // every AArch64
-const Kernels* dotprod_kernels();
-
-// What the CPU must offer for each, as kernels/cpu.h names it: whatever the file was compiled with.
-extern const uint64_t avx2_features, avxvnni_features, avx512_features, dotprod_features;
 
 }  // namespace headlong

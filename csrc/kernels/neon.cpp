@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu.h"
 #include "kernels/kernels.h"
+#include "kernels/levels.h"
 
 namespace headlong {
 namespace {
@@ -34,7 +34,7 @@ inline Halves widen_halves(const uint16_t* p) {
 #include "kernels/common/all.inl"
 
 template <Kind K>
-inline F load4(const void* row, int64_t j) {
+inline F load_some(const void* row, int64_t j) {
     if (K == Kind::f32) return (F)vld1q_f32(static_cast<const float*>(row) + j);
     const uint16x4_t half = vld1_u16(static_cast<const uint16_t*>(row) + j);
     if (K == Kind::f16) return (F)vcvt_f32_f16((float16x4_t)half);
@@ -44,14 +44,15 @@ inline D low_half(F v) { return (D)vcvt_f64_f32(vget_low_f32((float32x4_t)v)); }
 inline D high_half(F v) { return (D)vcvt_high_f64_f32((float32x4_t)v); }
 inline F fused(F a, F b, F c) { return (F)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 
-#include "kernels/common/row_products_4_wide.inl"
+constexpr int kQueries = 4, kRowsFor[] = {0, 8, 8, 4, 4};
+#include "kernels/common/row_products.inl"
 
 #include "kernels/common/table.inl"
 
 }  // namespace
 
 const Kernels* neon_kernels() {
-    static constexpr Kernels table = table_of("neon");
+    static constexpr Kernels table = own_table();
     return &table;
 }
 

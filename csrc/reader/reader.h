@@ -1,11 +1,8 @@
 // Who answers a question about an engine's one matrix: the search over blocks where it can, else codes, else the executor of its rows.
 //
-//     topk(eps = inf), sample(top_k), sample(min_p)   need no normaliser: blocks first
-//     topk, lse within eps     where few classes have all the mass: those that reach lse - log V + log(e^(2 eps) - 1) are scored, and the
-//                              others together are within eps: proved
-//     sample()                 few classes have noise that lets them win whatever their logits are; of the others only large logits can,
-//                              and those are found as in a top-k
-//     sample(top_p)            there, too: where that little mass leaves no doubt of the nucleus
+//     topk(eps = inf), sample(top_k)   need no normaliser: blocks first
+//     sample()                         few classes have noise that lets them win whatever their logits are; of the others only large
+//                                      logits can, and those are found as in a top-k
 //
 // All else, large batches, and queries that would open nearly every block are answered by codes or rows. The normaliser of a top-k at
 // eps = inf is that of the scored classes alone: a lower bound, with an error of infinity.
@@ -25,12 +22,11 @@ struct Reader {
     const Blocks* blocks = nullptr;  // or none
     int64_t max_batch = 0, max_k = 0;  // the batches and k that blocks take,
     int64_t max_k_of_batches = 0;      // and k of larger batches
-    double min_eps = kInf;             // from which blocks find normalisers
     bool samples = false;              // whether they find plain samples
     bool every = true;                 // the executor knows all classes: else what blocks do not answer has no answer, an empty list
 
     std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;
-    std::vector<Answer> lse(const double* rows, int64_t count, Question question) const;
+    std::vector<Answer> lse(const double* rows, int64_t count, const Question& question) const;
     std::vector<Answer> entropy(const double* rows, int64_t count, Question question) const;
     // As many draws by every rule; one rule is for rows that count up from its first, or each has its own, which codes alone know.
     std::vector<Answer> sample(const double* rows, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
@@ -39,12 +35,9 @@ struct Reader {
     bool searches(int64_t count, const SampleRule& rule) const;
 
   private:
-    std::vector<Answer> by_all(const double* rows, int64_t count, const Question& question) const;
     bool searches(int64_t count, int64_t k) const;
     bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, const Question& question, std::vector<Answer>* answers,
                       std::vector<Draw>* draws) const;
-    bool draw_of_nucleus(const double* rows, int64_t count, const SampleRule& rule, const Question& question, std::vector<Answer>* answers,
-                         std::vector<Draw>* draws) const;
 };
 
 }  // namespace headlong

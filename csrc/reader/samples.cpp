@@ -5,7 +5,6 @@
 
 #include "executor/verbs.h"
 #include "runtime/shared_work.h"
-#include "runtime/trace.h"
 #include "sampling/largest_key.h"
 
 namespace headlong {
@@ -66,10 +65,7 @@ std::vector<Answer> sample_by_blocks(const Executor& e, const Blocks& b, const d
             keys[q].luckiest_first(e.vocab);
         }
     });
-    mark("noise of all classes");
-    Reach reach;
-    reach.keys = keys.data();
-    const std::vector<SearchResult> found = search(b, hidden, count, 1, question.mask, question.mask_per_row, question.threads, reach);
+    const std::vector<SearchResult> found = search(b, hidden, count, 1, question.mask, question.mask_per_row, question.threads, keys.data());
     const auto drawn = [](const Draw& draw) { return draw.id >= 0 && std::fabs(draw.score) < kInf; };
     std::vector<Answer> answers(count);
     draws->clear();

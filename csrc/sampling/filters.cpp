@@ -14,14 +14,22 @@ constexpr int64_t kFirst = 1;  // classes by key at first
 
 }  // namespace
 
-// Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all.
-std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule) {
+size_t nucleus_size(const std::vector<double>& mass, double target) {
+    double before = 0;
+    size_t size = 0;
+    while (size < mass.size() && (size == 0 || before < target)) before += mass[size++];
+    return size;
+}
+
+// Keeps of classes sorted by logit what top_p, then min_p leave; top_p = 1 and min_p = 0 keep all. `total`: the mass of all that top_p
+// is of, in units of the first's; 0 where no others are.
+std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule, double total) {
     if (sorted.empty()) return sorted;
     const double beta = 1 / rule.temperature, most = e.linked(sorted[0].z) * beta;
     std::vector<double> mass;
-    double total = 0;
-    for (const Scored& s : sorted) mass.push_back(std::exp(e.linked(s.z) * beta - most)), total += mass.back();
-    size_t keep = rule.top_p < 1 ? nucleus_size(mass, rule.top_p * total) : sorted.size();
+    double sum = 0;
+    for (const Scored& s : sorted) mass.push_back(std::exp(e.linked(s.z) * beta - most)), sum += mass.back();
+    size_t keep = rule.top_p < 1 ? nucleus_size(mass, rule.top_p * (total > 0 ? total : sum)) : sorted.size();
     const double floor = rule.min_p > 0 ? std::log(rule.min_p) : -kInf;
     while (keep > 1 && e.linked(sorted[keep - 1].z) * beta - most < floor) --keep;
     sorted.resize(keep);
@@ -38,10 +46,10 @@ Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& 
 }
 
 // top_p and min_p over all classes.
-Status draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
+bool draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
     std::vector<Scored> best;
-    if (!find_best(e, all, question.k, threads, best, answer)) return Status::scan_fully;
-    if (best.empty()) return Status::done;  // no class may be answered
+    if (!find_best(e, all, question.k, threads, best, answer)) return false;
+    if (best.empty()) return true;  // no class may be answered
     const double floor = rule.min_p > 0 ? e.linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
     // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
     const bool may_bet = question.delta > 0 && all.may_bet;
@@ -69,18 +77,18 @@ Status draw_filtered(const Executor& e, Estimates& all, const Question& question
         proved = true;
         for (int64_t m = kFirst; !drawn; m *= 4) {
             std::vector<Keyed> first;
-            if (!best_keys(e, all, rule, m, threads, keys, first, answer)) return Status::scan_fully;
+            if (!best_keys(e, all, rule, m, threads, keys, first, answer)) return false;
             for (; seen < first.size() && !drawn; ++seen) {
                 const Keyed& next = first[seen];
                 bool inside = false;
                 if (e.linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
-                if (!in_nucleus({next.id, next.z}, &inside)) return Status::scan_fully;
+                if (!in_nucleus({next.id, next.z}, &inside)) return false;
                 if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
             }
-            if (!drawn && static_cast<int64_t>(first.size()) < m) return Status::scan_fully;
+            if (!drawn && static_cast<int64_t>(first.size()) < m) return false;
         }
     }
-    return Status::done;
+    return true;
 }
 
 }  // namespace headlong

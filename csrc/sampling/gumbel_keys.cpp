@@ -13,12 +13,6 @@ constexpr size_t kManyScored = 1024;  // classes that earlier draws scored: from
 
 bool by_key(const Keyed& a, const Keyed& b) { return a.key > b.key || (a.key == b.key && a.id < b.id); }
 
-struct Candidate {
-    float upper;
-    int32_t id;
-    bool operator<(const Candidate& other) const { return upper > other.upper || (upper == other.upper && id < other.id); }
-};
-
 // The upper ends of all keys.
 void upper_keys(const Executor& e, const Estimates& all, const SampleRule& rule, int threads, Keys& keys) {
     const uint64_t row = rule.row0 + all.row;
@@ -46,33 +40,32 @@ float reached_by(std::vector<float> each, int64_t count) {
 }
 
 // The classes with values that reach `floor`, `most` of them, the largest, where there are more; `largest` of each chunk.
-std::vector<Candidate> largest_of(const Kernels& kernels, const Scratch<float>& values, const std::vector<float>& largest, size_t most, float floor, int threads) {
+std::vector<Hit> largest_of(const Kernels& kernels, const Scratch<float>& values, const std::vector<float>& largest, size_t most, float floor, int threads) {
     const int64_t padded = static_cast<int64_t>(values.size());
-    std::vector<std::vector<Candidate>> each(threads);
+    std::vector<std::vector<Hit>> each(threads);
     over_chunks((padded + kChunk - 1) / kChunk, threads, [&](int t, int64_t c) {
         const float none[kChunk] = {};
         int32_t ids[kChunk];
         float kept[kChunk], upper[kChunk];
-        std::vector<Candidate>& own = each[t];
+        std::vector<Hit>& own = each[t];
         const float least = own.size() == most ? own.front().upper : floor;
         if (largest[c] < least) return;
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, padded - first);
         const int64_t came = kernels.candidates(&values[first], none, n, least, static_cast<int32_t>(first), ids, kept, upper);
         for (int64_t i = 0; i < came; ++i) {
-            own.push_back({kept[i], ids[i]});
+            own.push_back({ids[i], kept[i], kept[i]});
             if (own.size() > most) {  // a heap, the worst in front
-                std::push_heap(own.begin(), own.end());
-                std::pop_heap(own.begin(), own.end());
+                std::push_heap(own.begin(), own.end(), by_upper);
+                std::pop_heap(own.begin(), own.end(), by_upper);
                 own.pop_back();
             } else if (own.size() == most) {
-                std::make_heap(own.begin(), own.end());
+                std::make_heap(own.begin(), own.end(), by_upper);
             }
         }
     });
-    std::vector<Candidate> all;
-    for (const std::vector<Candidate>& own : each) all.insert(all.end(), own.begin(), own.end());
+    std::vector<Hit> all = joined(each);
     if (all.size() > most) {
-        std::nth_element(all.begin(), all.begin() + static_cast<int64_t>(most), all.end());
+        std::nth_element(all.begin(), all.begin() + static_cast<int64_t>(most), all.end(), by_upper);
         all.resize(most);
     }
     return all;
@@ -113,41 +106,31 @@ bool find_best(const Executor& e, Estimates& all, int64_t k, int threads, std::v
         return true;
     }
     const TrueOrder order(*e.kernels, e, all.hidden);
-    const auto take = [&](std::vector<Scored> rows) {
-        score_known(e, all, rows, threads, answer);
-        join_best(best, rows, k, order);
-    };
-    const auto rows_of = [](const Candidate* from, const Candidate* to) {
-        std::vector<Scored> rows;
-        for (; from != to; ++from) rows.push_back({from->id, 0});
-        return rows;
-    };
+    const BestOfHits of{order, k, best, [&](std::vector<Scored>& rows) { score_known(e, all, rows, threads, answer); }};
     const int64_t chunks = (e.padded + kChunk - 1) / kChunk;
     std::vector<float> largest(chunks);
     for (int64_t c = 0; c < chunks; ++c) {
         bool finite = true;
-        largest[c] = e.kernels->largest(&all.est[c * kChunk], std::min<int64_t>(kChunk, e.padded - c * kChunk), &finite);
+        largest[c] = e.kernels->largest(&all.est[c * kChunk], nullptr, std::min<int64_t>(kChunk, e.padded - c * kChunk), &finite);
     }
-    std::vector<Candidate> open = largest_of(*e.kernels, all.est, largest, k, reached_by(largest, k), threads);
-    take(rows_of(open.data(), open.data() + open.size()));
-    const auto reach = [&] { return static_cast<int64_t>(best.size()) < k ? -std::numeric_limits<float>::max() : std::max(static_cast<float>(best.back().z), -std::numeric_limits<float>::max()); };
-    std::vector<std::vector<Candidate>> each(threads);
-    const float from = std::nextafterf(reach(), -std::numeric_limits<float>::infinity());
+    std::vector<Hit> open = largest_of(*e.kernels, all.est, largest, k, reached_by(largest, k), threads);
+    of.first(open);
+    const auto reach = [&] {
+        const float least = -std::numeric_limits<float>::max();  // classes that are not there are below it
+        if (static_cast<int64_t>(best.size()) < k) return least;
+        return std::max(least, std::nextafterf(static_cast<float>(best.back().z), -std::numeric_limits<float>::infinity()));
+    };
+    std::vector<std::vector<Hit>> each(threads);
+    const float from = reach();
     over_chunks(chunks, threads, [&](int t, int64_t c) {
         int32_t ids[kChunk];
         float kept[kChunk], upper[kChunk];
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
         const int64_t came = e.kernels->candidates(&all.est[first], &all.rad[first], n, from, static_cast<int32_t>(first), ids, kept, upper);
-        for (int64_t i = 0; i < came; ++i) each[t].push_back({upper[i], ids[i]});
+        for (int64_t i = 0; i < came; ++i) each[t].push_back({ids[i], kept[i], upper[i]});
     });
     open = joined(each);
-    if (static_cast<double>(open.size()) > std::max(kMostScored * static_cast<double>(e.vocab), 2.0 * static_cast<double>(k) + 256)) return false;
-    std::sort(open.begin(), open.end());
-    score_from_the_top(
-        0, open.size(), [&] { return at_once(k); }, [&](size_t i) { return open[i].upper; }, [&] { return std::nextafterf(reach(), -std::numeric_limits<float>::infinity()); },
-        [&](size_t first, size_t stop) { take(rows_of(&open[first], &open[first] + (stop - first))); });
-    order.settle(best);
-    return true;
+    return of.rest(open, 0, std::max(static_cast<int64_t>(kMostScored * static_cast<double>(e.vocab)), 2 * k + 256), at_once(k), reach);
 }
 
 // The m classes with the largest keys, best first. False: there are so many candidates that all is better read.
@@ -168,19 +151,19 @@ bool best_keys(const Executor& e, Estimates& all, const SampleRule& rule, int64_
         }
         return static_cast<int64_t>(best.size()) < m ? -kInf : best.front().key;
     };
-    const auto score_some = [&](std::vector<Candidate>::const_iterator from, std::vector<Candidate>::const_iterator to) {
+    const auto score_some = [&](std::vector<Hit>::const_iterator from, std::vector<Hit>::const_iterator to) {
         std::vector<Scored> rows;
         for (; from != to; ++from) rows.push_back({from->id, 0});
         score_known(e, all, rows, threads, answer);
         return take();
     };
     take();
-    std::vector<Candidate> open = largest_of(*e.kernels, keys.upper, keys.largest, m + kMoreKeys, floor, threads);
+    std::vector<Hit> open = largest_of(*e.kernels, keys.upper, keys.largest, m + kMoreKeys, floor, threads);
     double worst = score_some(open.begin(), open.end());
     const float reach = std::max(static_cast<float>(worst), -std::numeric_limits<float>::max());
     open = largest_of(*e.kernels, keys.upper, keys.largest, e.padded, reach, threads);
     if (static_cast<double>(open.size()) > kMostScored * static_cast<double>(e.vocab) + 1024.0 + 8.0 * static_cast<double>(m)) return false;
-    std::sort(open.begin(), open.end());
+    std::sort(open.begin(), open.end(), by_upper);
     score_from_the_top(
         0, open.size(), [&] { return std::max<int64_t>(4, m - static_cast<int64_t>(best.size())); },
         [&](size_t i) { return open[i].upper; }, [&] { return worst; },

@@ -48,10 +48,8 @@ void weigh_sides(const Executor& e, const Estimates& all, const Sides& sides, in
     std::vector<double> sums(chunks);
     over_chunks(chunks, threads, [&](int, int64_t c) {
         const int64_t first = c * kChunk, n = std::min<int64_t>(kChunk, e.padded - first);
-        int32_t none[kChunk + kRun];
         sums[c] = take_sides(e, sides, w, &all.est[first], &all.rad[first], n, &w.middle[first], &w.gap[first]);
-        e.kernels->split(&w.gap[first], n, std::numeric_limits<float>::infinity(), static_cast<int32_t>(first), none,
-                       &runs[first / kRun]);
+        e.kernels->run_sums(&w.gap[first], n, &runs[first / kRun]);
     });
     w.sum = std::accumulate(sums.begin(), sums.end(), 0.0);
 }

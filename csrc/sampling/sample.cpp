@@ -20,8 +20,7 @@ Estimates estimates_of(const Executor& e, const AllEstimates& scanned, int64_t q
     all.shift = scanned.top[q] > -std::numeric_limits<float>::infinity() ? e.linked(scanned.top[q]) * beta : -kInf;
     all.est.resize(e.padded), all.rad.resize(e.padded);
     std::copy_n(scanned.est.data() + q * e.padded, e.padded, all.est.data());
-    const Radius radius = radius_of_rows(e, hidden);
-    for (int64_t first = 0; first < e.padded; first += kChunk) e.kernels->radius(radius, first, std::min(kChunk, e.padded - first), &all.rad[first]);
+    radii_of_rows(e, radius_of_rows(e, hidden), 0, e.padded, all.rad.data());
     return all;
 }
 
@@ -57,7 +56,7 @@ std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t coun
             open[q] = 1;
             if (scanned.usable[q] == 0) return;
             Estimates all = estimates_of(e, scanned, q, row, hidden + row * e.dim, asked.beta);
-            open[q] = resolve_sample(e, all, asked, rule, inside, draws->data() + row * rule.n, answer) != Status::done;
+            open[q] = !resolve_sample(e, all, asked, rule, inside, draws->data() + row * rule.n, answer);
         });
         for (int q = 0; q < n; ++q)
             if (open[q]) left.push_back(start + q);
@@ -66,23 +65,23 @@ std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t coun
     return answers;
 }
 
-Status resolve_sample(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
+bool resolve_sample(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
     if (rule.top_k == 0 && (rule.top_p < 1 || rule.min_p > 0)) return draw_filtered(e, all, question, rule, threads, draws, answer);
     if (rule.top_k > 0) {
         std::vector<Scored> best;
-        if (!find_best(e, all, question.k, threads, best, answer)) return Status::scan_fully;
+        if (!find_best(e, all, question.k, threads, best, answer)) return false;
         const std::vector<Scored> kept = filtered(e, std::move(best), rule);
         for (int i = 0; i < rule.n; ++i) draws[i] = pick(e, kept, rule, all.row, i);
-        return Status::done;
+        return true;
     }
     for (int i = 0; i < rule.n; ++i) {
         std::vector<Keyed> first;
         Keys keys;
         keys.draw = static_cast<uint32_t>(i);
-        if (!best_keys(e, all, rule, 1, threads, keys, first, answer)) return Status::scan_fully;
+        if (!best_keys(e, all, rule, 1, threads, keys, first, answer)) return false;
         if (!first.empty()) draws[i] = {first[0].id, first[0].z, first[0].key, true};
     }
-    return Status::done;
+    return true;
 }
 
 // Scores rows; they leave the estimates.

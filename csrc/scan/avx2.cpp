@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "scan/tiles.h"
 
 namespace headlong {
@@ -25,9 +25,6 @@ template <int Bits> inline void dots(Sum& sum, Q codes, Q x) {
 
 }  // namespace
 
-const ScanKernels* avx2_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
-    return &all;
-}
+const ScanKernels* avx2_scan() { return &kScan; }
 
 }  // namespace headlong

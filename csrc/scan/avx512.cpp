@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "scan/tiles.h"
 
 namespace headlong {
@@ -47,9 +47,6 @@ constexpr int AT_ONCE(int lanes) { return lanes <= 4 ? 4 : 2; }
 
 }  // namespace
 
-const ScanKernels* avx512_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
-    return &all;
-}
+const ScanKernels* avx512_scan() { return &kScan; }
 
 }  // namespace headlong

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "scan/tiles.h"
 
 namespace headlong {
@@ -29,9 +29,6 @@ template <int Bits> inline void dots(Sum& sum, Q codes, Q x) {
 
 }  // namespace
 
-const ScanKernels* avxvnni_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
-    return &all;
-}
+const ScanKernels* avxvnni_scan() { return &kScan; }
 
 }  // namespace headlong

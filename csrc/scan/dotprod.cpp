@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "scan/tiles.h"
 
 namespace headlong {
@@ -20,9 +20,6 @@ inline I total(Sum sum) { return (I)sum; }
 
 }  // namespace
 
-const ScanKernels* dotprod_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
-    return &all;
-}
+const ScanKernels* dotprod_scan() { return &kScan; }
 
 }  // namespace headlong

@@ -117,3 +117,5 @@ void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* pas
         default: return estimate_lanes<8>(tile, layout, passes, count, next, est);
     }
 }
+
+constexpr ScanKernels kScan = {estimate, radii, reach, masses, surprisals, linked, rotate};

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "scan/tiles.h"
 
 namespace headlong {
@@ -27,9 +27,6 @@ inline I total(const Sum& sum) { return (I)vpaddq_s32(sum.near, sum.far); }
 
 }  // namespace
 
-const ScanKernels* neon_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
-    return &all;
-}
+const ScanKernels* neon_scan() { return &kScan; }
 
 }  // namespace headlong

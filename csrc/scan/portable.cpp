@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "scan/tiles.h"
 
 namespace headlong {
@@ -44,11 +44,10 @@ void estimate(const uint8_t* tile, const TileLayout& layout, const ScanPass* pas
     }
 }
 
+constexpr ScanKernels kScan = {estimate, radii, reach, masses, surprisals, linked, rotate};
+
 }  // namespace
 
-const ScanKernels* portable_scan() {
-    static const ScanKernels all = {estimate, radii, reach, masses, surprisals, linked, rotate};
-    return &all;
-}
+const ScanKernels* portable_scan() { return &kScan; }
 
 }  // namespace headlong

@@ -88,12 +88,4 @@ struct ScanKernels {
     void (*rotate)(const float* rotation, int64_t dim, int64_t width, int64_t first, int64_t stop, const float* d, int64_t n, float* x);
 };
 
-const ScanKernels* portable_scan();
-const ScanKernels* avx2_scan();
-const ScanKernels* avxvnni_scan();
-const ScanKernels* avx512_scan();
-const ScanKernels* neon_scan();
-const ScanKernels* dotprod_scan();
-const ScanKernels* scan_for(const char* level);  // kernels/level_tables.cpp
-
 }  // namespace headlong

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <queue>
 #include <unordered_map>
 
@@ -12,10 +11,8 @@
 namespace headlong {
 namespace {
 
-constexpr double kNone = -std::numeric_limits<double>::infinity();
 constexpr int64_t kShared = int64_t{1} << 18;  // weights from which opening one node is worth several threads
 constexpr int64_t kPiece = 256;                // rows that a thread takes at once
-
 
 // One query: what each part sees of the hidden vector, and what has been read.
 class Reading {
@@ -82,19 +79,16 @@ class Reading {
     std::vector<std::vector<double>> views_;
 };
 
-// Likelier first, smaller ids first among equals.
-bool likelier(const RankedClass& a, const RankedClass& b) { return a.log_prob > b.log_prob || (a.log_prob == b.log_prob && a.id < b.id); }
-
 }  // namespace
 
-std::vector<RankedClass> descend(const Steps& steps, const double* hidden, int64_t k, int threads, Read* read) {
+std::vector<Scored> descend(const Steps& steps, const double* hidden, int64_t k, int threads, Read* read) {
     Reading reading(steps, hidden, threads, read);
     std::vector<double> values;
-    std::vector<RankedClass> best;  // a heap, the worst of them on top
+    std::vector<Scored> best;  // a heap, the worst of them on top
     using Open = std::pair<double, int64_t>;
     std::priority_queue<Open> frontier;
     frontier.emplace(0.0, 0);
-    double floor = kNone;
+    double floor = -kInf;
     while (!frontier.empty() && frontier.top().first >= floor) {
         const auto [above, node] = frontier.top();
         frontier.pop();
@@ -109,19 +103,19 @@ std::vector<RankedClass> descend(const Steps& steps, const double* hidden, int64
                 frontier.emplace(value, children[i]);
                 continue;
             }
-            const RankedClass found{~children[i], value};
+            const Scored found{~children[i], value};
             if (static_cast<int64_t>(best.size()) == k) {
-                if (!likelier(found, best.front())) continue;
-                std::pop_heap(best.begin(), best.end(), likelier);
+                if (!better(found, best.front())) continue;
+                std::pop_heap(best.begin(), best.end(), better);
                 best.back() = found;
             } else {
                 best.push_back(found);
             }
-            std::push_heap(best.begin(), best.end(), likelier);
-            if (static_cast<int64_t>(best.size()) == k) floor = best.front().log_prob;
+            std::push_heap(best.begin(), best.end(), better);
+            if (static_cast<int64_t>(best.size()) == k) floor = best.front().z;
         }
     }
-    std::sort(best.begin(), best.end(), likelier);
+    std::sort(best.begin(), best.end(), better);
     return best;
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "executor/question.h"
 
 namespace headlong {
 
@@ -31,18 +31,14 @@ struct Steps {
     int64_t rows(int64_t node) const { return two_way ? 1 : fan(node); }
 };
 
-struct RankedClass {
-    int64_t id;
-    double log_prob;
-};
-
 struct Read {
+    std::vector<Scored> best;  // z is a log-probability
     int64_t rows = 0;
     double bytes = 0;
 };
 
 // The k likeliest classes, best first, equal ones by id; fewer where there are fewer.
-std::vector<RankedClass> descend(const Steps& steps, const double* hidden, int64_t k, int threads, Read* read);
+std::vector<Scored> descend(const Steps& steps, const double* hidden, int64_t k, int threads, Read* read);
 
 // out[j] = log p(ids[j]); every node on the way is opened once.
 void follow(const Steps& steps, const double* hidden, const int64_t* ids, int64_t m, int threads, double* out, Read* read);

@@ -81,7 +81,6 @@ class Blocks(NamedTuple):
     ``shared``        factors of ``‖x[:look]‖, ‖x[look:width]‖, 1, ‖hidden - mean‖`` in what a record's last length multiplies;
     ``closer_shared`` the same of the closer look
     ``max_k``         the k of a search of ``max_batch`` queries at once, ``max_k_of_batches`` that of more queries
-    ``min_eps``       the eps from which normalisers go by blocks, too, where few classes have all the mass; inf: none
     ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
                       a closer look has what is left of a class beside its ray
     ``samples``       whether samples without filters go by blocks
@@ -104,7 +103,6 @@ class Blocks(NamedTuple):
     closer_shared: tuple[float, ...]
     max_batch: int = 2
     max_k: int = 64
-    min_eps: float = math.inf
     rays: Rays | None = None
     samples: bool = False
     max_k_of_batches: int = 0

@@ -20,7 +20,7 @@ from headlong import native
 from headlong.dtypes import Doubles
 from headlong.encode.basis import basis_for
 from headlong.encode.segments import by_water_filling
-from headlong.encode.tiles import STEP, codes_of, packed, quantised, shared
+from headlong.encode.tiles import codes_of, packed, quantised, shared
 from headlong.engines import contest
 from headlong.engines.promise_failures import limits
 from headlong.engines.reference.codes import kappa_of, unpacked
@@ -110,20 +110,6 @@ def test_codes_of_a_row_depend_on_that_row_alone() -> None:
     for bits in CODE_BITS:
         for mine, theirs in zip(quantised(v, bits), quantised(other, bits), strict=True):
             np.testing.assert_array_equal(mine[0], theirs[0])
-
-
-@pytest.mark.parametrize("bits", CODE_BITS)
-def test_native_coding_is_the_statement_in_numpy(bits: int) -> None:
-    v = np.random.default_rng(bits).standard_normal((150, 45)).astype(np.float32)
-    v[3], v[7] = 0, v[7] * np.float32(1e-6)
-    u, scale, error, length = quantised(v, bits)
-    tiles = np.full((3, 7 + 2 * bits * 256), 9, np.uint8)
-    mine = native.code_tiles(v, bits, STEP[bits] / 2, int(bits == 8), tiles, 7, 2)
-    codes = packed(u, bits).reshape(3, -1)
-    np.testing.assert_array_equal(tiles[:2, 7:], codes[:2])
-    assert (tiles[:, :7] == 9).all()
-    for ours, theirs in zip(mine, (scale, error, length), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=3e-4, atol=1e-12)
 
 
 def test_scaled_codes_are_off_at_a_right_angle() -> None:

@@ -54,7 +54,7 @@ def rays(layer: Layer, hidden: np.ndarray) -> Blocks | None:
 
 
 def through(layer: Layer, blocks: Blocks, eps: float = 0.01) -> Engine:
-    """An engine whose ids, normalisers and samples come from ``blocks``, whatever is asked and whether they are worth it."""
+    """An engine whose ids and samples come from ``blocks``, whatever is asked and whether they are worth it."""
     plain = hl.compile(layer, "codes", eps=eps, delta=0.0, blocks=False)
     return always(plain, blocks)
 
@@ -62,7 +62,7 @@ def through(layer: Layer, blocks: Blocks, eps: float = 0.01) -> Engine:
 def always(engine: Engine, blocks: Blocks, **options: Any) -> Engine:
     """The engine with ``blocks`` that answer every call."""
     affine = isinstance(engine.layer.link, hl.Affine)  # samples go by blocks under no other link
-    blocks = blocks._replace(min_eps=1e-3, max_batch=EVERY, max_k=engine.layer.vocab, samples=affine)
+    blocks = blocks._replace(max_batch=EVERY, max_k=engine.layer.vocab, samples=affine)
     return Engine(engine.layer, engine.method, engine.plan._replace(blocks=blocks), engine.norms, engine.promise, **options)
 
 

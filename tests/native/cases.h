@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "kernels/levels.h"
 #include "scan/tiles.h"
 
 namespace headlong {
@@ -49,7 +51,7 @@ Stored stored(Noise& noise, Kind kind, int64_t n, bool wild);
 class Check {
   public:
     // own_order: the level adds in an order of its own, so only what no order changes is compared.
-    Check(const Kernels& level, const Kernels& standard, bool own_order = false)
+    Check(const Level& level, const Level& standard, bool own_order = false)
         : level_(level), standard_(standard), own_order_(own_order), noise_(0) {}
 
     void begin(uint64_t seed) {
@@ -57,13 +59,13 @@ class Check {
         noise_ = Noise(seed);
     }
     Noise& noise() { return noise_; }
-    const Kernels& level() const { return level_; }
+    const Kernels& kernels() const { return *level_.kernels; }
     bool good() const { return fault_.empty(); }
     const std::string& fault() const { return fault_; }
     long comparisons() const { return comparisons_; }
     uint64_t hash() const { return hash_; }
 
-    // run(kernels, out) writes its results behind one another into `out`.
+    // run(kernels, out), or run(level, out), writes its results behind one another into `out`.
     template <typename Run>
     void same(const char* kernel, const Run& run) {
         if (!own_order_) exact(kernel, run);
@@ -72,8 +74,8 @@ class Check {
     template <typename Run>
     void exact(const char* kernel, const Run& run) {
         std::vector<uint8_t> here, there;
-        run(level_, here);
-        run(standard_, there);
+        if constexpr (std::is_invocable_v<Run, const Kernels&, std::vector<uint8_t>&>) run(*level_.kernels, here), run(*standard_.kernels, there);
+        else run(level_, here), run(standard_, there);
         note(kernel, here == there, here);
     }
     // Each of n results within its bound of an exact one.
@@ -81,7 +83,7 @@ class Check {
     void note(const char* kernel, bool right, const std::vector<uint8_t>& wrote);
 
   private:
-    const Kernels &level_, &standard_;
+    const Level &level_, &standard_;
     bool own_order_;
     Noise noise_;
     uint64_t seed_ = 0, hash_ = 0xCBF29CE484222325u;

@@ -1,4 +1,5 @@
 // What follows a scan: radii, intervals, candidates, noise, and losses of a row of logits.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -88,6 +89,16 @@ void intervals(Check& check) {
         put(out, k.gumbel_keys(c.est.data(), c.rad.data(), words.data(), c.n, link, beta, upper.data()));
         put(out, upper);
     });
+    // The largest noise of a word is that of the low word 2^32 - 1: its distance from one is that of both words inverted.
+    std::vector<float> zero(c.n), upper(c.n);
+    check.kernels().gumbel_keys(zero.data(), zero.data(), words.data(), c.n, Link{LinkForm::affine, 1, 0}, 1, upper.data());
+    bool right = true;
+    for (int64_t i = 0; i < c.n; ++i) {
+        const double gap = (static_cast<double>(~words[i]) * 0x1p32 + 0.5) * 0x1p-64, most = -std::log(-std::log1p(-std::min(gap, 1 - 0x1p-53)));
+        const bool usual = words[i] > 0xFFFFFFFFu / 10 && words[i] < 0xFFFFFFFFu - (1u << 12);
+        right &= upper[i] >= most && (!usual || upper[i] - most < 0.25);
+    }
+    check.note("gumbel_keys above all noise", right, {});
 }
 
 void choices(Check& check) {
@@ -107,12 +118,9 @@ void choices(Check& check) {
         put(out, low.data(), count);
     });
     const std::vector<float> weights = noise.floats(c.n, 0, 1);
-    check.exact("split", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        std::vector<float> u = weights;
-        std::vector<int32_t> ids(c.n);
+    check.exact("run_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<double> sums(c.n / kRun);
-        put(out, ids.data(), k.split(u.data(), c.n, 0.9f, 64, ids.data(), sums.data()));
-        put(out, u);
+        k.run_sums(weights.data(), c.n, sums.data());
         put(out, sums);
     });
     if (noise.below(4) == 0) c.est[noise.below(c.n)] = std::numeric_limits<float>::quiet_NaN();
@@ -120,21 +128,18 @@ void choices(Check& check) {
     const auto mask = noise.bytes<uint8_t>(c.n, 0, 2);
     check.same("largest", [&](const Kernels& k, std::vector<uint8_t>& out) {
         bool finite = true, there = true;
-        put(out, k.largest(c.est.data(), c.n, &finite));
         std::vector<float> masked = c.est;
-        put(out, k.largest_there(masked.data(), mask.data(), c.n, &there));
+        put(out, k.largest(masked.data(), nullptr, c.n, &finite));
+        put(out, k.largest(masked.data(), mask.data(), c.n, &there));
         put(out, masked);
         put(out, finite), put(out, there);
     });
-    Radius r{};
-    r.terms = static_cast<int>(noise.below(kMaxTerms + 1));
-    r.constant = noise.uniform(0, 0.1f);
-    std::vector<std::vector<float>> slack;
-    for (int t = 0; t < r.terms; ++t) slack.push_back(noise.floats(c.n + 64, 0, 1)), r.term[t] = noise.uniform(0, 1);
-    for (int t = 0; t < r.terms; ++t) r.slack[t] = {slack[t].data()};
+    const std::vector<float> fixed = noise.floats(c.n, 0, 1);
+    const float term = noise.uniform(0, 1);
+    const bool alone = noise.below(2) == 0;
     check.same("radius", [&](const Kernels& k, std::vector<uint8_t>& out) {
         std::vector<float> rad(c.n);
-        put(out, k.radius(r, 64, c.n, rad.data()));
+        put(out, k.radius(weights.data(), alone ? nullptr : fixed.data(), term, c.n, rad.data()));
         put(out, rad);
     });
     const int64_t some = 1 + noise.below(70);

@@ -29,8 +29,8 @@ void looked(Check& check) {
     const int64_t n = kNeighbours * (1 + noise.below(9)), rows = noise.below(40);
     const auto codes = noise.bytes<int8_t>(rows * n, -127, 127);
     const std::vector<float> by_row = noise.floats(rows + 1, -1, 1);
-    check.same("looks", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        const Looks& looks = *looks_for(k.isa);
+    check.same("looks", [&](const Level& level, std::vector<uint8_t>& out) {
+        const Looks& looks = *level.looks;
         float est[kNeighbours], upper[kNeighbours], closer = 0.5f;
         const auto written = [&] { put(out, est, kNeighbours), put(out, upper, kNeighbours); };
         put(out, looks.sixteen(block.data(), {count, tails}, query, tau, est, upper)), written();
@@ -52,8 +52,8 @@ void listed(Check& check) {
     for (float& v : values) v = noise.below(16) == 0 ? -INFINITY : std::floor(v / step) * step;
     const std::vector<float> est = noise.floats(kNeighbours, -4, 4), upper = noise.floats(kNeighbours, -4, 4);
     const uint32_t open = static_cast<uint32_t>(noise.below(1 << kNeighbours));
-    check.exact("choices", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        const Looks& looks = *looks_for(k.isa);
+    check.exact("choices", [&](const Level& level, std::vector<uint8_t>& out) {
+        const Looks& looks = *level.looks;
         std::vector<int32_t> places(n + kNeighbours);
         std::vector<float> work(n + kNeighbours), ends(2 * kNeighbours);
         put(out, places.data(), looks.listed(values.data(), n, tau, places.data()));
@@ -80,21 +80,14 @@ void listed(Check& check) {
     const RecordShape one{count, tails};
     BlockList list{records.data(), rays ? RecordShape{2, tails, kRayNumbers} : one, values.data(), filled.data(), nullptr, rays ? owner.data() : nullptr,
                    along.data(), closer.data(), one.class_bytes(), order.data(), groups, groups};
-    check.same("opened", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.same("opened", [&](const Level& level, std::vector<uint8_t>& out) {
         std::vector<int32_t> places(most + 2 * kNeighbours);
         std::vector<float> middle(places.size()), top(places.size());
         const OpenClasses to{places.data(), middle.data(), top.data()};
-        const BlocksOpened some = looks_for(k.isa)->opened(list, query, tau, most, to);
+        const BlocksOpened some = level.looks->opened(list, query, tau, most, to);
         put(out, some.passed), put(out, some.opened), put(out, some.found), put(out, middle);
-        put(out, looks_for(k.isa)->closer_of(closer.data(), one, query, tau, to, some.found)), put(out, places), put(out, middle), put(out, top);
+        put(out, level.looks->closer_of(closer.data(), one, query, tau, to, some.found)), put(out, places), put(out, middle), put(out, top);
     });
-}
-
-const ScanKernels* scan_of(const Kernels& kernels) {
-#ifdef HEADLONG_EVEX
-    if (std::strcmp(kernels.isa, "avxvnni-evex") == 0) return avxvnni_evex_scan();
-#endif
-    return scan_for(kernels.isa);
 }
 
 // ---- the scan of rotated codes: estimates are whole numbers times scales, the same everywhere ----
@@ -129,15 +122,14 @@ void estimates(Check& check) {
     }
     std::vector<ScanPass> passes;
     for (int s = 0; s < segments; ++s) passes.push_back({s, x[s].data(), &sums[s * lanes], &steps[s * lanes]});
-    check.exact("estimate", [&](const Kernels& k, std::vector<uint8_t>& out) {
+    check.exact("estimate", [&](const Level& level, std::vector<uint8_t>& out) {
         std::vector<float> est(lanes * kTile);
-        scan_of(k)->estimate(tile.data(), layout, passes.data(), segments, lanes, 0, est.data());
+        level.scan->estimate(tile.data(), layout, passes.data(), segments, lanes, 0, est.data());
         put(out, est);
     });
 }
 
 void tables(Check& check) {
-    if (looks_for(check.level().isa) == nullptr) return;  // a table that no processor is offered
     for (int i = 0; i < 4; ++i) {
         estimates(check);
         looked(check);

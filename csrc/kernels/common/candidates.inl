@@ -1,10 +1,10 @@
 // Radii, the largest estimate, and the classes whose ends reach a threshold.
 
-float radius_of(const Radius& r, int64_t first, int64_t n, float* out) {
+float radius_of(const float* norms, const float* fixed, float term, int64_t n, float* out) {
     F most = F{};
     for (int64_t i = 0; i < n; i += LANES) {
-        F sum = splat(r.constant);
-        for (int t = 0; t < r.terms; ++t) sum += load(r.slack[t], first + i) * r.term[t];
+        F sum = splat(0x1p-100f) + load(norms + i) * term;
+        if (fixed != nullptr) sum += load(fixed + i);
         store(out + i, sum);
         most = vmax(sum, most);
     }
@@ -47,11 +47,8 @@ inline float largest_taken(const float* est, int64_t n, bool* finite, Take take)
     return top;
 }
 
-float largest_of(const float* est, int64_t n, bool* finite) {
-    return largest_taken(est, n, finite, [](int64_t, F v) { return v; });
-}
-
-float largest_there_of(float* est, const uint8_t* mask, int64_t n, bool* finite) {
+float largest_of(float* est, const uint8_t* mask, int64_t n, bool* finite) {
+    if (mask == nullptr) return largest_taken(est, n, finite, [](int64_t, F v) { return v; });
     return largest_taken(est, n, finite, [=](int64_t i, F v) {
         const F taken = pick(widened(mask + i) != 0, v, splat(-kInfinity));
         store(est + i, taken);

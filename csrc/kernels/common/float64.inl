@@ -110,28 +110,17 @@ double sum_exps_of(const double* f, int64_t n, double shift) {
     return fold(sum);
 }
 
-int64_t split_of(float* u, int64_t n, float edge, int32_t first, int32_t* ids, double* sums) {
+void run_sums_of(const float* u, int64_t n, double* sums) {
     typedef float H __attribute__((vector_size(LANES * 2)));
-    int64_t count = 0;
     for (int64_t start = 0; start < n; start += kRun) {
         D sum = D{};
-        for (int64_t i = start; i < start + kRun; i += LANES) {
-            F v = load(u + i);
-            I heavy = v >= splat(edge);
-            if (any(heavy)) {
-                for (int j = 0; j < LANES; ++j)
-                    if (heavy[j]) ids[count++] = first + static_cast<int32_t>(i) + j;
-                v = pick(heavy, F{}, v);
-                store(u + i, v);
-            }
-            H half[2];
-            std::memcpy(half, &v, sizeof v);
-            sum += __builtin_convertvector(half[0], D);
-            sum += __builtin_convertvector(half[1], D);
+        for (int64_t i = start; i < start + kRun; i += kHalf) {
+            H half;
+            std::memcpy(&half, u + i, sizeof half);
+            sum += __builtin_convertvector(half, D);
         }
         sums[start / kRun] = fold(sum);
     }
-    return count;
 }
 
 // Columns of a matrix as it is stored, half a vector of floats, in float64.
@@ -229,59 +218,31 @@ double largest_double_of(const double* values, int64_t n) {
     return largest;
 }
 
-// `P` vectors of columns from `at` on, of `Q` queries. Every column is summed in the order of the rows, however columns are grouped.
-template <Kind K, int Q, int P>
-void rotate_strip(const void* matrix, int64_t stride, int64_t dim, int64_t at, const double* x, int64_t x_stride, double* out,
-                  int64_t out_stride) {
-    D sum[Q][P] = {};
-    for (int64_t j = 0; j < dim; ++j) {
-        D column[P];
+// `P` vectors of columns from `at` on. Every column is summed in the order of the rows, however columns are grouped.
+template <Kind K, int P>
+void rotate_strip(const void* matrix, int64_t dim, int64_t n, int64_t at, const double* x, double* out) {
+    D sum[P] = {};
+    for (int64_t j = 0; j < dim; ++j)
 #pragma GCC unroll 16
-        for (int s = 0; s < P; ++s) column[s] = widened<K>(matrix, j * stride + at + s * kHalf);
-#pragma GCC unroll 16
-        for (int q = 0; q < Q; ++q)
-#pragma GCC unroll 16
-            for (int s = 0; s < P; ++s) sum[q][s] = fused(column[s], x[q * x_stride + j] - D{}, sum[q][s]);
-    }
-    for (int q = 0; q < Q; ++q) std::memcpy(out + q * out_stride, sum[q], sizeof sum[q]);
-}
-
-template <Kind K, int Q>
-void rotate_some(const void* matrix, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x, int64_t x_stride,
-                 double* out, int64_t out_stride) {
-    constexpr int kMany = 16 / Q, kSome = kMany > 4 ? 4 : 1;
-    int64_t i = 0;
-    for (; i + kMany * kHalf <= n; i += kMany * kHalf) rotate_strip<K, Q, kMany>(matrix, stride, dim, first + i, x, x_stride, out + i, out_stride);
-    for (; i + kSome * kHalf <= n; i += kSome * kHalf) rotate_strip<K, Q, kSome>(matrix, stride, dim, first + i, x, x_stride, out + i, out_stride);
-    for (; i < n && n >= kHalf; i += kHalf) {
-        i = i + kHalf <= n ? i : n - kHalf;  // the last vector takes some columns once more
-        rotate_strip<K, Q, 1>(matrix, stride, dim, first + i, x, x_stride, out + i, out_stride);
-    }
-    for (; i < n; ++i)
-        for (int q = 0; q < Q; ++q) {
-            double sum = 0;
-            for (int64_t j = 0; j < dim; ++j)
-                sum += static_cast<double>(one_float(matrix, K, j * stride + first + i)) * x[q * x_stride + j];
-            out[q * out_stride + i] = sum;
-        }
+        for (int s = 0; s < P; ++s) sum[s] = fused(widened<K>(matrix, j * n + at + s * kHalf), x[j] - D{}, sum[s]);
+    std::memcpy(out + at, sum, sizeof sum);
 }
 
 template <Kind K>
-void rotate_kind(const void* matrix, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x, int64_t x_stride,
-                 int count, double* out, int64_t out_stride) {
-    int q = 0;
-    for (; q + 8 <= count; q += 8)
-        rotate_some<K, 8>(matrix, stride, dim, first, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
-    if (count - q >= 4) {
-        rotate_some<K, 4>(matrix, stride, dim, first, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
-        q += 4;
+void rotate_kind(const void* matrix, int64_t dim, int64_t n, const double* x, double* out) {
+    constexpr int kMany = 16, kSome = 4;
+    int64_t i = 0;
+    for (; i + kMany * kHalf <= n; i += kMany * kHalf) rotate_strip<K, kMany>(matrix, dim, n, i, x, out);
+    for (; i + kSome * kHalf <= n; i += kSome * kHalf) rotate_strip<K, kSome>(matrix, dim, n, i, x, out);
+    // The last vector takes some columns once more.
+    for (; i < n && n >= kHalf; i += kHalf) rotate_strip<K, 1>(matrix, dim, n, i = i + kHalf <= n ? i : n - kHalf, x, out);
+    for (; i < n; ++i) {
+        out[i] = 0;
+        for (int64_t j = 0; j < dim; ++j) out[i] += static_cast<double>(one_float(matrix, K, j * n + i)) * x[j];
     }
-    for (; q < count; ++q)
-        rotate_some<K, 1>(matrix, stride, dim, first, n, x + q * x_stride, x_stride, out + q * out_stride, out_stride);
 }
 
-void rotate_of(const void* matrix, Kind kind, int64_t stride, int64_t dim, int64_t first, int64_t n, const double* x,
-               int64_t x_stride, int count, double* out, int64_t out_stride) {
+void rotate_of(const void* matrix, Kind kind, int64_t dim, int64_t n, const double* x, double* out) {
     const auto rotate = kind == Kind::f32 ? rotate_kind<Kind::f32> : rotate_kind<Kind::f16>;
-    rotate(matrix, stride, dim, first, n, x, x_stride, count, out, out_stride);
+    rotate(matrix, dim, n, x, out);
 }

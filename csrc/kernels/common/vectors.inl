@@ -12,7 +12,6 @@ inline F load(const float* p) {
     std::memcpy(&v, p, sizeof v);
     return v;
 }
-inline F load(const Slack& slack, int64_t i) { return load(slack.values + i); }
 inline void store(float* p, F v) { std::memcpy(p, &v, sizeof v); }
 inline F splat(float x) { return F{} + x; }
 inline I bits(F v) {

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import native
 from headlong.dtypes import Doubles, Floats
 from headlong.layers.matrix import Layer
 from headlong.plan import Codes, Segment
@@ -53,7 +52,7 @@ def rotation_of(size: int, chance: np.random.Generator) -> Doubles:
     return np.asarray(orthogonal * np.where(np.diag(triangle) < 0, -1.0, 1.0))
 
 
-def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], seed: int = 0, threads: int = 1) -> Codes | None:
+def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], seed: int = 0) -> Codes | None:
     """The codes of ``layer`` in ``basis``, rotated by ``seed`` in every segment; None where its numbers leave float32's
     range.
     """
@@ -78,7 +77,7 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     unit = np.finfo(np.float64).eps
     size = math.hypot(*lengths) * math.sqrt(squares)
     lost = math.sqrt(lost) + 8 * (layer.dim + 8) * unit * size
-    tiles, norms, most, longest, most_base = _encoded(layer, basis, back, runs, segments, threads)
+    tiles, norms, most, longest, most_base = _encoded(layer, basis, back, runs, segments)
     bounds = np.zeros((len(segments), 4))
     for s, (start, stop, *_) in enumerate(segments):
         inverse = back[s] if diagonal else back[0][:, start:stop]
@@ -97,7 +96,7 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
 
 
 def _encoded(
-    layer: Layer, basis: Directions, back: list[Doubles], runs: list[slice], segments: tuple[Segment, ...], threads: int
+    layer: Layer, basis: Directions, back: list[Doubles], runs: list[slice], segments: tuple[Segment, ...]
 ) -> tuple[NDArray[np.uint8], Doubles, Doubles, float, float]:
     """The tiles, from ``back`` of each run of coordinates; the largest |q| and |scale q| of each segment; the longest
     row less the centre; the largest base.
@@ -128,7 +127,7 @@ def _encoded(
             np.zeros((len(segments), len(rows)), np.float32),
         )
         for s, (first, last, bits, _) in enumerate(segments):
-            scale, error, length = _coded(np.ascontiguousarray(turned[:, first:last]), bits, tiles[at], place, threads)
+            scale, error, length = _coded(np.ascontiguousarray(turned[:, first:last]), bits, tiles[at], place)
             place += widths[s]
             all_scales[s], all_errors[s] = scale, error
             norms[s] = max(norms[s], float(length.max(initial=0.0)))
@@ -140,10 +139,8 @@ def _encoded(
     return tiles, norms, most, longest, most_base
 
 
-def _coded(v: Floats, bits: int, tiles: NDArray[np.uint8], at: int, threads: int) -> tuple[Floats, Floats, Floats]:
+def _coded(v: Floats, bits: int, tiles: NDArray[np.uint8], at: int) -> tuple[Floats, Floats, Floats]:
     """Puts the codes of rows into their tiles from byte ``at`` on; scales, error norms and lengths of the codes."""
-    if native.isa() != native.REFERENCE:
-        return native.code_tiles(v, bits, STEP[bits] / 2, LEAST_CODE[bits == 8], tiles, at, threads)
     u, scale, error, length = quantised(v, bits)
     words = packed(u, bits).reshape(len(tiles), -1)
     tiles[:, at : at + words.shape[1]] = words
@@ -161,7 +158,8 @@ def quantised(v: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats, 
     unit = np.sqrt(square / v.shape[1]) * (STEP[bits] / 2)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         inverse = np.where(unit > 0, 1 / unit, 0.0).astype(np.float32)
-        u = np.clip(np.floor((v * inverse[:, None] + (high + 1)) * np.float32(0.5)), LEAST_CODE[bits == 8], high)
+        u = np.floor((v * inverse[:, None] + (high + 1)) * np.float32(0.5))
+        u = np.fmin(np.fmax(u, np.float32(LEAST_CODE[bits == 8])), np.float32(high))  # what is no number has the smallest code
     q = 2 * u - np.float32(high)
     along, length = np.einsum("ij,ij->i", v, q), np.sqrt(np.einsum("ij,ij->i", q, q))
     good = (along > 0) & np.isfinite(inverse)

@@ -6,7 +6,6 @@ there or were, or the next ones.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,7 @@ def ids_alone(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids
         added = native.blocks(rows.weight, rows.bias, more, MOST_SCORED, level, longest)
         added.name(ids)
         search.put_next(added)
-    blocks = plan.blocks._replace(min_eps=math.inf, samples=False)
+    blocks = plan.blocks._replace(samples=False)
     reader = native.reader(settled.executor, None, search, blocks, every=False)
     return direct(reader, settled.layer.link, settled.promise, (0.0, 0), settled.threads, f"{settled.name}/{level}")
 

@@ -66,7 +66,7 @@ def by_the_clock(engine: Engine, calibration: Doubles, wanted: Promise, seed: in
     for segments in plausible(layer, energy(layer, basis, calibration), wanted):
         own = engine.plan.codes
         again = own is not None and own.segments == segments
-        codes = own if again else codes_of(layer, basis, segments, seed, native.threads(engine.threads))
+        codes = own if again else codes_of(layer, basis, segments, seed)
         if codes is not None:
             made.append(codes)
     if not made:

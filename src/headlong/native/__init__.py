@@ -40,7 +40,6 @@ from headlong.native.instruction_level import REFERENCE, isa, levels
 from headlong.native.load_module import loaded, module
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import (
-    code_tiles,
     gumbels,
     products,
     row_norms,
@@ -50,7 +49,7 @@ from headlong.native.thread_count import threads
 __all__ = [
     "REFERENCE", "Doubles", "DrawsOfExpert", "Executor", "FoundByBlocks", "FoundByCoordinates", "FoundDraws",
     "FoundEntropy", "FoundLse", "FoundOfExpert", "FoundTopK", "Mask", "adaptive", "blocks", "code_reader",
-    "code_tiles", "descent", "direct_call", "executor", "experts", "gumbels", "is_native", "isa", "levels",
+    "descent", "direct_call", "executor", "experts", "gumbels", "is_native", "isa", "levels",
     "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "reader", "round_up", "row_norms",
     "threads", "widened",
 ]  # fmt: skip

@@ -6,20 +6,23 @@ docstring names.
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, bits
+from headlong.arrays import Array, bits, large_empty
 from headlong.dtypes import Doubles, Floats
 from headlong.native.answers import FoundDraws, FoundLse, FoundTopK
 from headlong.native.arguments import Mask
 from headlong.native.load_module import loaded, module
 from headlong.packed_rows import stored_as
-from headlong.plan import Plan
+from headlong.plan import NEIGHBOURS, Plan
+
+STRIP, TILE = 32, 64
+"""Columns of a rotation, and of its codes, that lie side by side: ``csrc/blocks/rotated_query.cpp``, ``looks.h`` rely on it."""
 
 
 class Executor(Protocol):
@@ -73,9 +76,9 @@ def executor(
 def reader(rows: Any, codes: Any = None, search: Any = None, blocks: Any = None, every: bool = True) -> Executor:
     """What answers from ``rows``, an :func:`executor`, from their ``codes``, a :func:`code_reader`, and ``search``, which
     :func:`blocks` gives for the ``headlong.plan.Blocks`` ``blocks``; see ``csrc/reader/reader.h``."""
-    asked = (0, 0, 0, math.inf, False)
+    asked = (0, 0, 0, False)
     if blocks is not None:
-        asked = blocks.max_batch, blocks.max_k, blocks.max_k_of_batches, blocks.min_eps, blocks.samples
+        asked = blocks.max_batch, blocks.max_k, blocks.max_k_of_batches, blocks.samples
     native: Executor = loaded().Reader(rows, codes, search, asked, every)
     return native
 
@@ -103,12 +106,14 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
     """The native search over the blocks of a ``headlong.plan.Blocks``; without the largest norm of a row, logits that differ by
     less than their roundings are compared as they are."""
     back = None if plan.back is None else bits(plan.back)
-    turns = (bits(plan.head), back, plan.rest, plan.rest_scale, plan.rest_lost)
+    rest = None if plan.rest is None else side_by_side(plan.rest, TILE, NEIGHBOURS)
+    turns = (side_by_side(bits(plan.head).T, STRIP), back, rest, plan.rest_scale, plan.rest_lost)
     levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
     closer = None
     rays = None
     if plan.rays is not None:
-        rays, closer = tuple(plan.rays), (plan.closer, (len(plan.head), 2), 0)
+        rays = (side_by_side(plan.rays.directions, TILE, NEIGHBOURS), *plan.rays[1:])
+        closer = (plan.closer, (len(plan.head), 2), 0)
     elif plan.closer is not None:
         width = len(plan.head)
         first = plan.edges.index(width)
@@ -117,6 +122,22 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
         *stored_as(weight), bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
         closer, (plan.shared, plan.closer_shared), share, level, rays, plan.trial, most_norm,
     )  # fmt: skip
+
+
+def side_by_side(matrix: Array, columns: int, rest: int = 0) -> Array:
+    """``matrix [n, m]`` as ``[m / columns][n][columns]``, flat: what is read in one go is read sooner than pieces of rows.
+
+    Columns that are left at the end lie ``rest`` by ``rest``, or (0) with the last ones.
+    """
+    width = matrix.shape[1]
+    many = max(0, width // columns - (0 if rest else 1)) * columns
+    ends = [*range(0, many, columns), *(range(many, width, rest) if rest else [many]), width]
+    out, at = large_empty((matrix.size,), matrix.dtype), 0
+    for first, last in itertools.pairwise(ends):
+        stop = at + len(matrix) * (last - first)
+        out[at:stop].reshape(len(matrix), last - first)[...] = matrix[:, first:last]
+        at = stop
+    return out
 
 
 def neighbours(features: Floats, thread_count: int = 1) -> NDArray[np.int32]:

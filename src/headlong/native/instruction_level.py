@@ -1,7 +1,7 @@
 """Which level of the instruction set runs: the best one that this processor has, or what ``HEADLONG_ISA`` names.
 
 ``numpy`` is the readable reference in this package. A level that is not there is refused with the list of those that are;
-nothing falls back silently. What each native level has, and what it asks of the processor, is csrc/kernels/level_tables.cpp.
+nothing falls back silently. What each native level has, and what it asks of the processor, is csrc/kernels/levels.cpp.
 """
 
 from __future__ import annotations

@@ -55,12 +55,3 @@ def gumbels(seed: int, row: int, draws: range, ids: NDArray[np.int64]) -> Double
     """``[draws, ids]``: the noise of each class, by ``(seed, row, draw, id)`` alone, as in ``engines/reference/gumbel.py``."""
     noise: Doubles = loaded().gumbels(seed, row, draws.start, len(draws), np.ascontiguousarray(ids, np.int64))
     return noise
-
-
-def code_tiles(
-    v: Floats, bits: int, half_step: float, least: int, tiles: NDArray[np.uint8], at: int, threads: int
-) -> tuple[Floats, Floats, Floats]:
-    """Writes the codes of rows ``v [n, m]`` into ``tiles [tiles, bytes]`` from byte ``at`` on, as ``encode/tiles.py`` states
-    it; scales, error norms and lengths of the codes ``[n]``."""
-    found: tuple[Floats, Floats, Floats] = loaded().code_tiles(v, bits, half_step, least, tiles, at, threads)
-    return found

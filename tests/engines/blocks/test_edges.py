@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 
 import headlong as hl
 from adversarial import CASES, build
-from bounded import IDS, LEVELS, always, clustered, through
+from bounded import IDS, LEVELS, clustered, through
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
-from headlong.plan import Blocks, Plan
 from headlong.previews.blocks.boxes import blocks_of
 from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
@@ -268,131 +267,3 @@ def test_other_links_look_at_all_classes() -> None:
     engine = hl.compile(capped, calibration=hidden, **IDS)
     assert engine.plan.blocks is not None and not engine.plan.blocks.samples
     check(engine, capped, hidden[:3])
-
-
-NATIVE = native.levels()[1:]
-EPS = 0.01
-
-
-def peaked(vocab: int = 6000, dim: int = 32, scale: float = 40.0) -> tuple[Layer, np.ndarray]:
-    """Classes whose logits spread over many nats: a few of them have all the mass."""
-    rng = np.random.default_rng(4)
-    energy = np.arange(1, dim + 1.0) ** -0.8
-    centres = rng.standard_normal((vocab // 40, dim)) * energy
-    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
-    hidden = rng.standard_normal((80, dim)) * energy * scale
-    return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
-
-
-def by_blocks(layer: Layer, hidden: Any, **options: Any) -> Engine:
-    """An engine whose normalisers go by blocks, whether they are worth their while or not."""
-    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden, blocks=True, **options)
-    return always(engine, engine.plan.blocks, threads=engine.threads)
-
-
-def check_error(engine: Engine, layer: Layer, hidden: Any, k: int, eps: float) -> None:
-    """By the native call, by the steps in Python (which a mask takes), and for the normaliser alone."""
-    expected = truth(layer, hidden)
-    for top in (engine.topk(hidden, k, eps=eps), engine.topk(hidden, k, eps=eps, exclude=[-1])):
-        check_within(top.lse, expected.lse, top.error, 4 * expected.rounding)
-        fine = 4 * expected.rounding < eps  # where float64 cannot say a logit within eps, no executor can
-        assert (top.error <= eps)[fine & ~top.cost.dense].all()
-        for row in range(len(hidden)):
-            check_topk(expected.logits[row], top.ids[row], top.logits[row], expected.rounding[row])
-    found = engine.lse(hidden, eps=eps)
-    check_within(found.lse, expected.lse, found.error, 4 * expected.rounding)
-
-
-@pytest.mark.parametrize("level", NATIVE)
-@pytest.mark.parametrize("name", CASES)
-def test_errors_hold_on_layers_that_break_careless_bounds(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    case = build(name, "float32")
-    engine = by_blocks(case.layer, case.hidden, delta=0)
-    for k in {1, min(10, case.layer.vocab), case.layer.vocab}:
-        check_error(engine, case.layer, case.hidden, k, EPS)
-
-
-@given(st.integers(0, 2**32), st.integers(1, 900), st.integers(1, 40), st.floats(0.1, 30), st.sampled_from([0.001, 0.05, 2.0]))
-def test_errors_hold_for_any_spread(seed: int, vocab: int, dim: int, spread: float, eps: float) -> None:
-    rng = np.random.default_rng(seed)
-    layer = Layer((rng.standard_normal((vocab, dim)) / np.sqrt(dim)).astype(np.float32), None, hl.Affine(1.5, -2.0))
-    hidden = (rng.standard_normal((5, dim)) * spread).astype(np.float32)
-    check_error(by_blocks(layer, hidden, delta=0), layer, hidden, min(3, vocab), eps)
-
-
-def test_a_peaked_layer_reads_a_few_blocks_and_proves_its_normaliser() -> None:
-    layer, hidden = peaked()
-    engine = hl.compile(layer, "codes", eps=EPS, calibration=hidden[20:], blocks=True)
-    other = hl.compile(layer, "codes", eps=EPS, calibration=hidden[20:], blocks=False)
-    assert engine.plan.blocks.min_eps <= EPS
-    mine, theirs = ([one.topk(row[None], 10) for row in hidden[:20]] for one in (engine, other))
-    assert np.mean([top.cost.bytes for top in mine]) < 0.5 * np.mean([top.cost.bytes for top in theirs])
-    check_error(engine, layer, hidden[:20], 10, EPS)
-    check_error(engine, layer, hidden[:20], 10, 0.2)
-    top, lone = engine.topk(hidden[:9], 10), [engine.topk(row[None], 10) for row in hidden[:9]]
-    assert (top.ids == np.concatenate([one.ids for one in lone])).all()
-
-
-def test_a_nucleus_is_decided_by_the_classes_that_were_scored() -> None:
-    layer, hidden = peaked()
-    engine, other = by_blocks(layer, hidden), hl.compile(layer, "full", eps=EPS)
-    live = np.random.default_rng(2).random(layer.vocab) < 0.5
-    for more in ({}, {"temperature": 0.6}, {"min_p": 0.2}, {"exclude": np.flatnonzero(~live)}, {"temperature": 4.0}):
-        mine, theirs = (
-            one.sample(hidden[:20], 5, top_p=0.8, seed=3, position=9 + np.arange(20), eps=math.inf, **more)
-            for one in (engine, other)
-        )
-        np.testing.assert_array_equal(mine.ids, theirs.ids)
-        np.testing.assert_allclose(mine.score, theirs.score, rtol=1e-9)
-    lone = engine.sample(hidden[:1], 5, top_p=0.8, seed=3, eps=math.inf)
-    assert lone.proved.all()
-    assert lone.cost.rows[0] < layer.vocab / 8
-
-
-def reader_by(layer: Layer, blocks: Blocks) -> Any:
-    """By blocks wherever these can answer."""
-    level, norms = native.isa(), np.zeros(layer.vocab, np.float32)
-    rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), Plan(), level)
-    always = blocks._replace(max_batch=2**31 - 1, max_k=layer.vocab, min_eps=1e-3)
-    return native.reader(rows, None, native.blocks(layer.weight, layer.bias, blocks, 0.25, level), always)
-
-
-def spread(seed: int, vocab: int, dim: int, nats: float, by: str) -> tuple[Layer, np.ndarray, Blocks | None]:
-    """A layer whose logits have a standard deviation of about ``nats``, some rows the same, and blocks of it."""
-    rng = np.random.default_rng(seed)
-    energy = np.arange(1, dim + 1.0) ** -0.7
-    centres = rng.standard_normal((max(1, vocab // 30), dim)) * energy
-    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
-    weight[rng.random(vocab) < 0.1] = weight[0]
-    bias = rng.standard_normal(vocab).astype(np.float32) if seed % 2 else None
-    layer = Layer(weight.astype(np.float32), bias, hl.Affine(1.5, -2.0) if seed % 3 else None)
-    hidden = rng.standard_normal((4, dim)) * energy * nats
-    basis = whiten(layer.weight, rng.standard_normal((40, dim)) * energy)
-    return layer, hidden, blocks_of(layer, basis) if by == "boxes" else rays_of(layer, basis)
-
-
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    vocab=st.sampled_from([1, 2, 15, 17, 33, 300, 900]), dim=st.sampled_from([1, 3, 16, 17, 65]),
-    nats=st.sampled_from([0.0, 0.3, 3.0, 30.0, 300.0]), eps=st.sampled_from([1e-3, 0.01, 0.05, 2.0]),
-    by=st.sampled_from(["boxes", "rays"]),
-)  # fmt: skip
-def test_normalisers_of_any_layer(seed: int, vocab: int, dim: int, nats: float, eps: float, by: str) -> None:
-    layer, hidden, blocks = spread(seed, vocab, dim, nats, by)
-    if blocks is None:
-        return
-    k, affine = min(5, vocab), layer.link.lowered()[1:]
-    for mask in (None, (np.random.default_rng(seed).random((1, vocab)) < 0.7).astype(np.uint8)):
-        live = None if mask is None else np.broadcast_to(mask[0] != 0, (len(hidden), vocab))
-        expected = truth(layer, hidden, live)
-        logits, ids, log_probs, lse, error, *_, dense = reader_by(layer, blocks).topk(hidden, k, eps, mask, 1)
-        done = ~dense
-        off = np.abs(lse[done] - expected.lse[done])
-        assert (off <= error[done] + 8 * expected.rounding[done] * affine[0]).all()
-        assert (error[done] <= eps).all()
-        best = -np.sort(-expected.log_probs, axis=1)[:, :k]
-        there = done[:, None] & np.isfinite(best)
-        assert (np.abs(log_probs[there] - best[there]) <= eps + 1e-9 * (1 + np.abs(best[there]))).all()
-        for row in np.flatnonzero(done):
-            check_topk(expected.logits[row], ids[row], logits[row], float(expected.rounding[row]))

@@ -9,7 +9,7 @@ from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import EVERY, min_eps, stand_ins, tighter, worth, worth_sampling
+from headlong.previews.blocks.choice import EVERY, stand_ins, tighter, worth, worth_sampling
 from headlong.previews.blocks.trial import CLASSES, on_trial
 from headlong.previews.whitening import Directions, whiten
 from headlong.promise import Promise
@@ -53,4 +53,4 @@ def with_blocks(
     elif not blocks.max_k:
         return plan
     samples = worth_sampling(layer, plan, blocks, vectors, MOST_SCORED, bool(asked))
-    return plan._replace(blocks=blocks._replace(samples=samples, min_eps=min_eps(layer, plan, blocks, vectors, MOST_SCORED)))
+    return plan._replace(blocks=blocks._replace(samples=samples))

@@ -64,7 +64,7 @@ class Coded(Method):
             segments = uniform(layer)
         else:
             segments = plausible(layer, energy(layer, basis, calibration), wanted)[0]
-        plan = Plan(codes=codes_of(layer, basis, segments, self.rotation, threads))
+        plan = Plan(codes=codes_of(layer, basis, segments, self.rotation))
         return with_blocks(plan, layer, basis, calibration, threads, wanted, self.blocks)
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:

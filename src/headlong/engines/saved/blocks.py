@@ -41,7 +41,6 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "max_batch": blocks.max_batch,
         "max_k": blocks.max_k,
         "max_k_of_batches": blocks.max_k_of_batches,
-        "min_eps": blocks.min_eps if math.isfinite(blocks.min_eps) else 0.0,
         **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
         **({"samples": True} if blocks.samples else {}),
         **({"trial": blocks.trial} if math.isfinite(blocks.trial) else {}),
@@ -87,7 +86,6 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]),
         max_batch=count_of(record["max_batch"], MOST_BATCH), max_k=count_of(record["max_k"], vocab),
         max_k_of_batches=count_of(record["max_k_of_batches"], vocab),
-        min_eps=length_of(record["min_eps"]) or math.inf,
         rays=rays, samples=record.get("samples") is True,
         trial=length_of(record.get("trial", 0.0)) or math.inf, **more,
     )  # fmt: skip

@@ -40,16 +40,10 @@ JUDGES, FEWEST, ASKED_IN_ALL = 16, 4, 2048
 classes, whose numbers differ less from vector to vector."""
 ASKED = (1, 16, SHORT, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
-LESS = 0.5
-"""Of the bytes of a scan of all classes: what blocks may read for a normaliser to be worth their while."""
 TOGETHER = 5.0
 """Times fewer bytes than a scan of all classes, from which rays are not tried."""
 RAYS_FROM = 4096
 """Classes from which rays are tried: their directions are a matrix that every query reads."""
-WITHIN = (1e-3, 1e-2, 5e-2)
-"""Normalisers that may go by blocks, from the finest on."""
-MOST_OF = 0.75
-"""The share of those vectors whose search has to end with an answer; the others are looked at as ever."""
 EVERY = 2**31 - 1
 STAND_INS, NOISE, BESIDE_BIAS = 4096, 0.7, 4.0
 """Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
@@ -177,29 +171,11 @@ def worth_sampling(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, s
     return all(sooner(layer, counted, scan_time(layer, plan, 1, batch), batch) for batch in (1, 2))
 
 
-def min_eps(layer: Layer, plan: Plan, blocks: Blocks, vectors: Doubles, share: float) -> float:
-    """The least of :data:`WITHIN` that most of some vectors' normalisers keep by searches that read less than scans of all
-    classes; inf: none."""
-    if layer.link.lowered()[0] != "affine":
-        return math.inf
-    reader, k = _reader(layer, blocks, share), min(ASKED[1], layer.vocab)
-
-    def kept(eps: float) -> bool:
-        found = [reader.topk(row[None], k, eps, None, 1) for row in _judges(vectors, k)]
-        again = [float(one.dense[0]) for one in found]
-        read = float(np.mean([one.bytes[0] for one in found])) - float(np.mean(again)) * layer.vocab * layer.row_bytes
-        return 1 - float(np.mean(again)) >= MOST_OF and read <= LESS * scan_bytes(layer, plan)
-
-    if not kept(WITHIN[-1]):  # nor are finer ones
-        return math.inf
-    return next((eps for eps in WITHIN[:-1] if kept(eps)), WITHIN[-1])
-
-
 def _reader(layer: Layer, blocks: Blocks, share: float) -> Any:
     """What answers by blocks whatever these can, and by all rows what they cannot: ``dense`` says so."""
     level, norms = native.isa(), np.zeros(layer.vocab, np.float32)  # which decide nothing but the rounding of float32
     rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), Plan(), level)
-    always = blocks._replace(max_batch=EVERY, max_k=layer.vocab, min_eps=WITHIN[0], samples=True)
+    always = blocks._replace(max_batch=EVERY, max_k=layer.vocab, samples=True)
     return native.reader(rows, None, native.blocks(layer.weight, layer.bias, blocks, share, level), always)
 
 
