@@ -182,6 +182,14 @@ def test_a_nucleus_that_ends_among_equal_classes(rng: np.random.Generator, monke
     assert engine.topk(hidden, 2).ids.tolist() == [[0, 1]] * 3
 
 
+@pytest.mark.usefixtures("large")
+def test_more_tiles_than_are_merged_at_a_time(rng: np.random.Generator) -> None:
+    weight, hidden = rng.standard_normal((66000 if GPU else 16500, 2)).astype(np.float32), np.array([[1, 0]], np.float32)
+    weight[[5, -3, -1], 0] = 9, 10, 11
+    layer = hl.Layer(weight)
+    check_answer(Case(layer, hidden), hl.compile(layer, "full", device=PLACE).topk(tensor(hidden), 3))
+
+
 @PROVING
 def test_masks_given_ids_and_the_normaliser(method: str, rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 24)
