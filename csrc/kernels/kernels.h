@@ -13,9 +13,6 @@
 namespace headlong {
 
 constexpr int64_t kBlock = 64;     // classes of a block: what every per-class array is padded to
-// Bytes: how far ahead codes that are read once, in order, are asked for, into the second cache. Whatever only prefetches is always_inline:
-// a function of its own has no effect that GCC sees, and its calls go.
-constexpr int64_t kReadAhead = 8192;
 constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
 constexpr int64_t kRun = 16;       // classes of one sum of run_sums
 constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once

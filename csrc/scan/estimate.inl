@@ -5,7 +5,7 @@
 //   load_codes(p), right<n>(q), left<n>(q), masked(q, m), merged(a, m, b) = (a & m) | b
 //   dots<Bits>(sum, q, x)   sum += <four codes, four signed bytes at x> in each lane; of 8 bits, of the codes less 128 where kSigned
 //   AT_ONCE(lanes)          registers of classes for so many queries
-//   ahead(p, bytes)         asks memory for the lines there
+//   ahead(p, bytes)         asks for the lines there, into the second cache; always_inline, as GCC drops calls of what only prefetches
 
 // `from`: the lowest bit of a field of `Bits` bits in each byte; `to`: where it is wanted.
 template <int From, int To, int Bits>
