@@ -30,7 +30,7 @@ inline void check(bool good, const char* what) {
     if (!good) throw std::invalid_argument(what);
 }
 
-// What an array [rows][columns] of Python's is refused for.
+// Whether an array of Python's is [rows][columns].
 template <typename Array>
 bool is_matrix(const Array& array, int64_t rows, int64_t columns) {
     return array.ndim() == 2 && static_cast<int64_t>(array.shape(0)) == rows && static_cast<int64_t>(array.shape(1)) == columns;

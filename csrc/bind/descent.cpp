@@ -43,7 +43,7 @@ class BoundDescent {
     }
 
     nb::tuple log_probs(Doubles hidden, Ids ids, int threads) const {
-        check(ids.ndim() == 2 && ids.shape(0) == hidden.shape(0), "ids must be [batch, m]");
+        check(hidden.ndim() == 2 && ids.ndim() == 2 && ids.shape(0) == hidden.shape(0), "ids must be [batch, m]");
         for (size_t i = 0; i < ids.size(); ++i) check(ids.data()[i] >= 0 && ids.data()[i] < steps_.vocab, "an id is out of range");
         const int64_t m = ids.shape(1);
         std::vector<double> out(ids.size());

@@ -72,8 +72,8 @@ nb::object gumbels(uint64_t seed, uint64_t row, uint32_t draw, uint32_t count, I
 
 using Places = nb::ndarray<double, nb::numpy, nb::c_contig, nb::device::cpu>;
 
-// Hidden vectors as they come, in float64 and checked: one pass, where NumPy takes five, each of them expensive in cold caches. Writes the rows to `out` (None where they are that already); returns the size of
-// the largest entry, infinity where one is not finite.
+// Hidden vectors as they come, in float64 and checked: one pass, where NumPy takes five, each of them expensive in cold caches. Writes the rows
+// to `out` (None where they are that already); returns the size of the largest entry, infinity where one is not finite.
 double widened(AnyArray rows, const std::string& name, std::optional<Places> out) {
     static const Kernels* kernels = level_of("").kernels;
     const int64_t n = static_cast<int64_t>(rows.size());

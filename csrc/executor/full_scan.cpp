@@ -202,11 +202,11 @@ float largest_estimate(const Executor& e, const Question& question, int64_t row,
     return e.kernels->largest(est, edge, n, finite);
 }
 
-// A float32 sum is off by a rounding for every 16th or 128th coordinate; every product that float32 flushes towards zero is far below the
-// 2^-100 of each radius.
+// A product is off by a rounding for each coordinate of one of its sums, and by some for the sum of these, whose number is in 144 with
+// room to spare; every product that float32 flushes towards zero is far below the 2^-100 of each radius.
 float radius_of_rows(const Executor& e, const double* hidden) {
     const double length = std::sqrt(std::inner_product(hidden, hidden + e.dim, hidden, 0.0));
-    const double exact = length * (static_cast<double>(e.dim) / 16 + 144) * 0x1p-24 * (1 + 0x1p-18);
+    const double exact = length * (static_cast<double>(e.dim) / e.kernels->lanes + 144) * 0x1p-24 * (1 + 0x1p-18);
     const float near = static_cast<float>(exact);
     return static_cast<double>(near) < exact ? std::nextafterf(near, std::numeric_limits<float>::infinity()) : near;
 }

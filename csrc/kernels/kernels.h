@@ -16,7 +16,6 @@ constexpr int64_t kBlock = 64;     // classes of a block: what every per-class a
 constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
 constexpr int64_t kRun = 16;       // classes of one sum of run_sums
 constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once
-constexpr int kTileChunk = 128;    // coordinates accumulated in a register before they join the sum
 
 // ceil(n / kBlock) * kBlock: classes, made up to whole blocks.
 constexpr int64_t in_blocks(int64_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
@@ -46,6 +45,7 @@ struct Link {
 inline double linked(LinkForm form, double a, double b, double z) { return form == LinkForm::affine ? z * a + b : a * std::tanh(z / a); }
 
 struct Kernels {
+    int lanes;  // sums that dense_rows has of each product: every one of them is a rounding off for each of its coordinates
     // out[q * stride + r] = <row r, x_q> in float32, for rows x n <= 64 x kRowQueries: the same number whatever n is. x [n][query_stride(dim)]
     // with zeros beyond dim, from a border of 64 bytes on: loads that cross one cost two.
     void (*dense_rows)(const void* rows, Kind kind, int64_t dim, int64_t count, const float* x, int n, float* out,

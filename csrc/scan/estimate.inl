@@ -60,7 +60,7 @@ template <int Bits, int Lanes, int Vectors>
 inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, int64_t ask, float* est) {
     Sum sums[Lanes][Vectors] = {}, others[Lanes][Vectors] = {};  // of one query, two sums in turns: each waits for its last
     auto& odd = Lanes == 1 ? others : sums;
-    constexpr int64_t kAsked = std::max<int64_t>(64, Vectors * LANES * 4);
+    constexpr int64_t kAsked = Vectors * LANES * 4 < 64 ? 64 : Vectors * LANES * 4;
     const int8_t* x = pass.x;
     for (int64_t g = 0; g < groups; ++g, codes += Bits * kTile * 4, x += 32 * Lanes) {
         if (ask != 0) {

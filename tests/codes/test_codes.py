@@ -120,7 +120,8 @@ def test_scaled_codes_are_off_at_a_right_angle() -> None:
         e = scale[:, None] * q - v
         assert np.abs((e * v).sum(axis=1)).max() < 1e-4 * np.abs(v).max() ** 2 * 48
         assert (np.linalg.norm(e, axis=1) <= error).all()
-        np.testing.assert_allclose(length, np.linalg.norm(q, axis=1), rtol=1e-5)
+        assert (np.linalg.norm(q, axis=1) <= length).all()
+        np.testing.assert_allclose(length, np.linalg.norm(q, axis=1), rtol=2e-4)
     u, scale, error, _ = quantised(np.zeros((1, 16), np.float32), 3)
     assert scale[0] == 0 and error[0] >= 0
 

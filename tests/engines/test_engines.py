@@ -303,3 +303,17 @@ def test_hidden_vectors_of_every_size(level: str, method: str, size: float) -> N
         engine.sample(hidden, seed=1, top_p=0.9)
     with pytest.raises(NonFiniteError, match="beyond float32"):
         engine.topk(np.full((1, 24), 1e300))
+
+
+@pytest.mark.parametrize("step", [4, 8, 16])
+def test_products_that_float32_swallows_are_within_the_radius(level: str, step: int) -> None:
+    """Every product behind the first is lost beside it, in the one of ``step`` sums that has them all."""
+    row = np.zeros(4096, np.float32)
+    row[::step], row[0] = 2.0**-12, 1.0
+    other = np.zeros_like(row)
+    other[0] = 1 + row[step:].astype(np.float64) @ row[step:] * 0.9  # less than the row's own product
+    engine = hl.compile(hl.Layer(np.stack([other, row, np.zeros_like(row)])), "full")
+    top, lse = engine.topk(row[None], 1), engine.lse(row[None])
+    assert top.ids.tolist() == [[1]] and top.proved.all()
+    logits = engine.layer.weight.astype(np.float64) @ row.astype(np.float64)
+    assert np.abs(lse.lse - np.logaddexp.reduce(logits)) <= lse.error + 1e-12

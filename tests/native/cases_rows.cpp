@@ -97,7 +97,8 @@ void dense(Check& check, Kind kind, int64_t dim) {
     Scratch<float> x(kRowQueries * wide);
     const std::vector<float> drawn = noise.floats(kRowQueries * dim, -1, 1);
     for (int q = 0; q < kRowQueries; ++q) std::fill(std::copy_n(&drawn[q * dim], dim, &x[q * wide]), &x[q * wide] + wide, 0.f);
-    const double unit = (static_cast<double>(dim) + 8) * 0x1p-24;
+    // A rounding for each coordinate of a sum and for each sum, and one more where products are rounded apart.
+    const double unit = (static_cast<double>(dim) / k.lanes + k.lanes + 2) * 0x1p-24;
     std::vector<float> out(n * count), one(count);
     k.dense_rows(rows.bytes.data(), kind, dim, count, x.data(), n, out.data(), count);
     const Exact few = products(rows.values, dim, count, drawn, dim, n);

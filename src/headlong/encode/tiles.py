@@ -168,7 +168,8 @@ def quantised(v: Floats, bits: int) -> tuple[NDArray[np.uint8], Floats, Floats, 
     q -= v
     error = np.sqrt(np.einsum("ij,ij->i", q, q))
     # what float32 may have lost of the orthogonality and of the norm itself
-    return u.astype(np.uint8), scale, error * np.float32(1 + 1e-4) + np.float32(2.0**-22) * np.sqrt(square), length
+    wider = np.float32(1 + 1e-4)
+    return u.astype(np.uint8), scale, error * wider + np.float32(2.0**-22) * np.sqrt(square), length * wider
 
 
 def packed(u: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:

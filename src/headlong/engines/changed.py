@@ -152,7 +152,9 @@ class Changed(Merged):
     def every_logit(self, hidden: Doubles, allowed: Marked | None = None) -> tuple[Ids, Doubles]:
         """The classes that one query may be answered with, ascending, and their logits."""
         ids = np.arange(self.layer.vocab) if allowed is None else classes_of(allowed.mask[0])
-        return ids, np.asarray(np.max([part.logits(hidden, ids[None])[0] for part in self._own_parts], axis=0))
+        logits = np.max([part.logits(hidden, ids[None])[0] for part in self._own_parts], axis=0)
+        there = logits != -np.inf  # of no part: removed
+        return ids[there], logits[there]
 
     @property
     def _is_one_part(self) -> bool:

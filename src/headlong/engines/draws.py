@@ -187,6 +187,8 @@ class _Draws:
 
     def classes(self, row: int) -> Ids:
         """All that may be drawn."""
+        if self.engine.reads_every_logit:
+            return np.asarray(self.engine.every_logit(self.rows[row : row + 1], **self.limits([row]))[0])
         return np.arange(self.engine.layer.vocab) if self.mask is None else classes_of(self.mask[row % len(self.mask)])
 
     def count(self, rows: list[int], cost: Cost) -> None:

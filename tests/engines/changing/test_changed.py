@@ -18,6 +18,8 @@ import headlong as hl
 from headlong.engines.changed import Changed
 from headlong.engines.merged import merged_lse
 from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, ShapeError, UnsupportedError
+from headlong.links.base import Link
+from headlong.links.curves import Affine, SoftCap
 from headlong.store import open_file, write_file
 from oracle import check_topk, check_within, truth
 from structured_layers import made
@@ -313,3 +315,17 @@ def test_parts_without_classes_or_limits() -> None:
     assert np.isinf(none[0])
     nothing, _ = merged_lse((np.array([-np.inf]), np.array([-np.inf])), (np.array([0.0]), np.array([0.0])))
     assert np.isneginf(nothing[0])
+
+
+@pytest.mark.parametrize("link", [Affine(), SoftCap(1.0)], ids=["affine", "softcap"])
+def test_removed_classes_are_never_drawn_or_listed(link: Link) -> None:
+    """Nor do they make a search for ties endless: under a soft-cap the exponent of -inf is finite."""
+    rng = np.random.default_rng(0)
+    weight, x = rng.standard_normal((20, 8)).astype(np.float32), rng.standard_normal((50, 8))
+    engine = hl.compile(hl.Layer(weight, link=link)).without(list(range(10)))
+    for more in ({"top_k": 15}, {"top_k": 15, "ties": "all"}, {"min_p": 1e-6}, {"top_p": 0.999}, {}):
+        drawn = engine.sample(x, n=4, seed=1, eps=0.1, support=True, **more)
+        assert drawn.ids.min() >= 10 and np.isfinite(drawn.log_probs).all(), more
+        assert drawn.support is not None and drawn.support.ids.min() >= 10, more
+    with pytest.raises(HeadlongError):
+        engine.sample(x, n=1, seed=1, top_k=3, allowed=[5])

@@ -189,7 +189,7 @@ class Reader:
         weight = self.layer.weight if isinstance(self.layer.weight, np.ndarray) else np.asarray(self.layer.weight)
         self._native = native.adaptive(
             bits(weight), weight.dtype.name, self.layer.bias, self.arrays["columns"], self.arrays["column_weight"],
-            (self.slope, self.shift), native.levels()[1] if self.isa == native.REFERENCE else self.isa,
+            (self.slope, self.shift), "portable" if self.isa == native.REFERENCE else self.isa,
         )  # fmt: skip
 
     def search(
