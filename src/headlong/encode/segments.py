@@ -27,7 +27,7 @@ MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349,
 MOST_SEGMENTS = 4
 BITS, REST = (4.5, 2.6), 6
 """Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised: eight
-or that. Five leave nearly twice as many rows to score as six, and one query is no sooner."""
+or that. Five leave more rows to score than six, and one query is hardly sooner."""
 LEAST = 5
 """Bits of packed rows' codes that nothing leads."""
 TURNED = 512
