@@ -12,10 +12,11 @@ from headlong.engines.base import Engine
 from headlong.engines.changed import Changed
 from headlong.engines.method import METHODS, Method
 from headlong.engines.saved.engine import read_engine
+from headlong.engines.saved.record import blamed
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import FORMAT as STRUCTURED_ENGINE
 from headlong.engines.structured.saved import read_structured
-from headlong.errors import InputError, MalformedFileError, named
+from headlong.errors import InputError, named
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import FORMAT as STRUCTURED_LAYER
@@ -58,15 +59,13 @@ def load(
     if layer is not None and not isinstance(layer, Layer):
         raise InputError(f"layer is {named(layer)}; {os.fspath(path)} holds an engine over a headlong.Layer")
     saved = read_engine(path, layer, **how)
-    try:
+    with blamed(os.fspath(path)):  # an option that is none, or numbers that the native module refuses
         method = _configured(saved.method, saved.options)
         engine = Engine(
             saved.layer, method, saved.plan, saved.norms, saved.promise,
             threads=threads, seed=saved.seed, reason=saved.reason,
         )  # fmt: skip
         return engine if saved.changes is None else Changed(engine, *saved.changes)
-    except ValueError as error:  # an option that is none, or numbers that the native module refuses
-        raise MalformedFileError(f"{os.fspath(path)}: {error}") from error
 
 
 def _configured(name: Any, options: dict[str, Any]) -> Method:
@@ -82,8 +81,6 @@ def _load_structured(
 ) -> StructuredEngine:
     kept = read_structured(path, layer, **how)
     engine = ENGINES[kept.kind]
-    try:
+    with blamed(os.fspath(path)):
         options = engine.Options(**known(kept.kind, engine.Options, kept.options))
         return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason)
-    except ValueError as error:
-        raise MalformedFileError(f"{os.fspath(path)}: {error}") from error

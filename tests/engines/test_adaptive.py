@@ -289,6 +289,16 @@ def test_a_file_with_other_numbers_is_refused(layer: hl.Layer, tmp_path: Path, n
     write_file(path, tensors, file.metadata)
     with pytest.raises(MalformedFileError, match=f"{name} holds NaN"):
         hl.load(path)
+    for odd in (np.negative, lambda array: array * 0 + 1e300):
+        tensors[f"plan.arrays.{name}"] = odd(file.read(f"plan.arrays.{name}"))
+        write_file(path, tensors, file.metadata)
+        with pytest.raises(MalformedFileError, match=name):
+            hl.load(path)
+    for change in (np.float32, np.int64, np.complex64):
+        tensors[f"plan.arrays.{name}"] = file.read(f"plan.arrays.{name}").astype(change)
+        write_file(path, tensors, file.metadata)
+        with pytest.raises(MalformedFileError, match=f"{name} is {np.dtype(change)}"):
+            hl.load(path)
     del tensors[f"plan.arrays.{name}"]
     write_file(path, tensors, file.metadata)
     with pytest.raises(MalformedFileError, match=f"{name} is missing"):

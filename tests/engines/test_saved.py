@@ -18,6 +18,7 @@ import pytest
 import headlong as hl
 from adversarial import DTYPES, build
 from headlong import native
+from headlong.encode.tiles import code_bytes
 from headlong.engines.base import Engine
 from headlong.errors import (
     HeadlongError,
@@ -30,6 +31,7 @@ from headlong.errors import (
     VersionError,
     WrongLayerError,
 )
+from headlong.plan import Segment
 from headlong.store import checksum, open_file, write_file
 from headlong.store.checksum import KEY, PIECE, Checksum
 from structured_layers import made
@@ -120,7 +122,37 @@ def edited(path: Path, change: Any) -> None:
     write_file(path, tensors, metadata)
 
 
+def put_in_tile(record: Any, tensors: Any, place: int, number: float, tile: int = -1) -> None:
+    """A float32 behind the codes of a tile: scales of every segment, bases, shares, and the tile's own."""
+    at = sum(code_bytes(tuple(Segment(*one) for one in record["codes"]["segments"]))) + 4 * place
+    tensors["plan.codes.tiles"][tile, at : at + 4] = np.frombuffer(np.float32(number).tobytes(), np.uint8)
+
+
+def in_tile(kind: int, column: int, number: float, tile: int = -1) -> tuple[Any, type[HeadlongError]]:
+    """``kind`` 0: a scale; 1: a base; 2: a share; 3: an error norm of the tile."""
+    return lambda r, t, m: put_in_tile(
+        r, t, 64 * (kind and len(r["codes"]["segments"]) + kind - 1) + column, number, tile
+    ), MalformedFileError
+
+
 CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
+    "a base of a class that only pads": in_tile(1, 63, 0.0),
+    "the largest base of a class that only pads": in_tile(1, 63, 3e38),
+    "a share of a class that only pads": in_tile(2, 63, 1.0),
+    "no base": in_tile(1, 5, -np.inf, 0),
+    "a base beyond the largest": in_tile(1, 5, 1e6, 0),
+    "a base that is no number": in_tile(1, 5, np.nan, 3),
+    "a negative scale": in_tile(0, 5, -1.0, 0),
+    "an endless scale": in_tile(0, 5, np.inf, 2),
+    "a share below the least": in_tile(2, 5, 0.1, 0),
+    "a share of more than all": in_tile(2, 5, 3.0, 0),
+    "a negative error": in_tile(3, 0, -1.0, 0),
+    "an error that is no number": in_tile(3, 0, np.nan, 1),
+    "a centre beyond float32": (lambda r, t, m: t["plan.codes.centre"].__setitem__(0, 1e39), MalformedFileError),
+    "a mean beyond all rows": (lambda r, t, m: t["plan.codes.mean"].__setitem__(0, -1e13), MalformedFileError),
+    "the largest loss": (lambda r, t, m: r["codes"].update(lost=1e300), MalformedFileError),
+    "options that are none": (lambda r, t, m: r["options"].update(segments=7), MalformedFileError),
+    "options by number": (lambda r, t, m: r["options"].update(blocks={}), MalformedFileError),
     "newer": (lambda r, t, m: m.update(version="2"), VersionError),
     "another format": (lambda r, t, m: m.update(format="headlong lawyer"), MalformedFileError),
     "no object": (lambda r, t, m: r.update(raw=1), MalformedFileError),

@@ -37,6 +37,10 @@ PRODUCTS = 8 + 3
 """Roundings of a coordinate of a query: of 8 products in float32, of the vector itself, and at the end."""
 SMALLEST, LARGEST = 1e-12, 1e12
 """Beyond, squares of lengths leave float32: such layers have no codes."""
+LIMIT = np.float32(1e18)
+"""Of a number of a tile, which is a length of at most LARGEST times the root of how many there are."""
+AT_ONCE = 1 << 12
+"""Tiles whose numbers are looked at in one go."""
 
 
 def fit(layer: Layer) -> bool:
@@ -87,12 +91,50 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
             PRODUCTS * 2.0**-24 * lengths[s],
             2.0**-23 * longest * float(np.linalg.norm(inverse)),
         )
-    if not (np.isfinite(bounds).all() and longest < LARGEST and most_base < LARGEST and bounds.max() < LARGEST):
-        return None
     mean, centre = np.ascontiguousarray(basis.mean, np.float64), np.ascontiguousarray(basis.centre, np.float64)
     padded = np.concatenate([np.pad(turned[:, a:b], ((0, 0), (0, -(b - a) % GROUP))) for a, b, *_ in segments], axis=1)
     rotation = np.ascontiguousarray(padded.reshape(layer.dim, -1, GROUP).swapaxes(0, 1))
-    return Codes(tiles, mean, centre, rotation, segments, bounds, lost * longest, most_base)
+    found = Codes(tiles, mean, centre, rotation, segments, bounds, lost * longest, most_base)
+    return None if longest >= LARGEST or out_of_range(found) else found
+
+
+def out_of_range(codes: Codes) -> str:
+    """Which numbers of all classes together are none that the scan may meet; "" where all are within :data:`LARGEST`."""
+    numbers = {name: getattr(codes, name) for name in ("mean", "centre", "bounds", "lost", "most_base")}
+    for name, array in numbers.items():
+        if not np.all(np.abs(array) < LARGEST) or (name in ("bounds", "lost", "most_base") and np.min(array) < 0):
+            return f"{name} holds NaN, a number from {LARGEST:g}, or a negative bound"
+    return "" if np.isfinite(codes.rotation).all() else "rotation holds infinity or NaN"
+
+
+def tiles_out_of_range(codes: Codes, vocab: int) -> str:
+    """The same of the numbers in ``tiles``, in their order there; those of classes that only pad the last tile are fixed."""
+    count, scales = len(codes.segments), sum(code_bytes(codes.segments))
+    for start in range(0, len(codes.tiles), AT_ONCE):
+        some = codes.tiles[start : start + AT_ONCE, scales:].view(np.float32)
+        own, of_tiles = some[:, : (count + 2) * TILE].reshape(len(some), count + 2, TILE), some[:, (count + 2) * TILE :]
+        scale, base, share = own[:, :count], own[:, count], own[:, count + 1]
+        is_class = np.arange(start * TILE, (start + len(some)) * TILE).reshape(-1, TILE) < vocab
+        checks = {
+            "scale": (scale >= 0) & (scale < LARGEST),
+            "base": np.where(is_class, np.abs(base) <= np.nextafter(np.float32(codes.most_base), LIMIT), base == -np.inf),
+            "share": np.where(is_class, (share >= LEAST_SHARE) & (share < 2), share == 0),
+            "error of a tile": (of_tiles[:, : 2 * count] >= 0) & (of_tiles[:, : 2 * count] < LIMIT),
+        }
+        for name, good in checks.items():
+            if not good.all():
+                return f"a {name} in tile {start + int(np.argmin(good.reshape(len(some), -1).all(axis=1)))} is out of its range"
+    return ""
+
+
+def code_bytes(segments: tuple[Segment, ...]) -> list[int]:
+    """Of the codes of each segment in a tile."""
+    return [-(-(stop - start) // GROUP) * bits * TILE * 4 for start, stop, bits, _ in segments]
+
+
+def tile_bytes(segments: tuple[Segment, ...]) -> int:
+    """Of a whole tile: codes, numbers of its classes, and its own, filled up to whole lines."""
+    return sum(code_bytes(segments)) + TILE * 4 * (len(segments) + 2) + -(-len(segments) * 8 // LINE) * LINE
 
 
 def _encoded(
@@ -102,12 +144,11 @@ def _encoded(
     row less the centre; the largest base.
     """
     vocab, dim = layer.vocab, layer.dim
-    widths = [-(-(stop - start) // GROUP) * bits * TILE * 4 for start, stop, bits, _ in segments]
+    widths = code_bytes(segments)
     scales = sum(widths)
     bases = scales + len(segments) * TILE * 4
     shares, largest = bases + TILE * 4, bases + 2 * TILE * 4
-    count = -(-vocab // TILE)
-    tiles = _aligned(count, largest + -(-len(segments) * 8 // LINE) * LINE)
+    tiles = _aligned(-(-vocab // TILE), tile_bytes(segments))
     norms, most, longest, most_base = np.zeros(len(segments)), np.zeros(len(segments)), 0.0, 0.0
     step = max(1, PIECE // (TILE * dim)) * TILE
     for start in range(0, vocab, step):

@@ -329,3 +329,17 @@ def test_removed_classes_are_never_drawn_or_listed(link: Link) -> None:
         assert drawn.support is not None and drawn.support.ids.min() >= 10, more
     with pytest.raises(HeadlongError):
         engine.sample(x, n=1, seed=1, top_k=3, allowed=[5])
+
+
+def test_rows_join_blocks_whose_basis_is_damaged_by_another_way(tmp_path: Path) -> None:
+    """What has no inverse bounds no added row; the answers are those of all rows then."""
+    engine, path = hl.compile(hl.Layer(WEIGHT, BIAS), "codes", eps=math.inf, delta=0.0, blocks=True), tmp_path / "head"
+    engine.save(path)
+    file = open_file(path)
+    tensors = {name: np.array(file.read(name)) for name in file.tensors}
+    for number in (0.0, 1.0, 6e4):
+        tensors["plan.blocks.head"][:] = number
+        write_file(path, tensors, file.metadata)
+        more = hl.load(path).with_rows(MORE)
+        assert more.ids_alone is None
+        more.topk(HIDDEN, 5, eps=math.inf)

@@ -56,6 +56,8 @@ MOST = 1e34
 """Of a bound on a squared logit."""
 NOTHING = 1e-20
 """A multiplier with which every variance is small enough."""
+MOST_TIMES = 1e6
+"""A multiplier at most."""
 LOWEST, STEP = -6.0, 0.01
 """Of log10 of a multiplier: where it starts, and how closely it is found."""
 
@@ -102,16 +104,19 @@ def pieces(layer: Layer) -> Iterator[tuple[slice, Doubles]]:
 
 
 def check_arrays(arrays: Mapping[str, NDArray[Any]], layer: Layer) -> None:
-    """ValueError unless all arrays are there, finite and of their size: a file may hold anything. Columns stay unread."""
-    sizes = {"columns": padded(layer.vocab) * layer.dim, "column_weight": layer.dim, "spread": 1, "multipliers": 2}
-    for name, size in sizes.items():
-        array = arrays.get(name)
-        if array is None or array.size != size:
-            raise ValueError(f"the array {name} is {'missing' if array is None else array.shape}; the method needs it")
-        if name != "columns" and not np.isfinite(array.astype(np.float64)).all():
-            raise ValueError(f"the array {name} holds NaN or infinity")
-    if not (arrays["multipliers"] > 0).all():
-        raise ValueError(f"the multipliers are {arrays['multipliers'].tolist()}; expected numbers above 0")
+    """ValueError unless all arrays are there, of their type and shape, and in range: a file may hold anything. Columns stay
+    unread."""
+    groups = padded(layer.vocab) // GROUP
+    shapes = {"columns": (groups, layer.dim, GROUP), "column_weight": (layer.dim,), "spread": (1,), "multipliers": (2,)}
+    for name, shape in shapes.items():
+        array, kind = arrays.get(name), np.float32 if name == "columns" else np.float64
+        if array is None or array.shape != shape or array.dtype != kind:
+            came = "missing" if array is None else f"{array.dtype} {list(array.shape)}"
+            raise ValueError(f"the array {name} is {came}; the method needs {np.dtype(kind)} {list(shape)}")
+        if name != "columns" and not ((array >= 0) & (array <= MOST)).all():
+            raise ValueError(f"the array {name} holds NaN, a negative number, or one beyond {MOST:g}")
+    if not ((arrays["multipliers"] > 0) & (arrays["multipliers"] <= MOST_TIMES)).all():
+        raise ValueError(f"the multipliers are {arrays['multipliers'].tolist()}; expected numbers above 0, to {MOST_TIMES:g}")
 
 
 @register
@@ -140,7 +145,7 @@ class Adaptive(Method):
             real(getattr(self, name), name, 1e-9, 1.0)
         for name in ("arm", "sum"):
             if getattr(self, name) is not None:
-                real(getattr(self, name), name, 1e-12, 1e6)
+                real(getattr(self, name), name, 1e-12, MOST_TIMES)
         if self.aim is not None:  # from a file it comes as a list
             object.__setattr__(self, "aim", tuple(real(value, "aim", 1e-300, 1e300) for value in self.aim))
 

@@ -74,7 +74,7 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         groups, rays, first = -(-vocab // NEIGHBOURS), None, look
         order = tensor(NAME + "order", np.int32, (groups * NEIGHBOURS,))
         _check_order(order, vocab)
-        levels = _levels(record["levels"], tensor, groups)
+        levels = _levels(record["levels"], tensor, order)
         lengths = 0 if width == look else sum(edge >= width for edge in edges)
     closer = None
     if lengths:
@@ -107,7 +107,9 @@ def _read_rays(
         BoxLevel(tensor(f"{NAME}levels.0", np.uint8, (nodes, (lengths + 16) * NEIGHBOURS)), 0, lengths),
         BoxLevel(tensor(f"{NAME}levels.1", np.uint8, (pieces, (lengths + 3) * NEIGHBOURS)), 2, lengths),
     )
-    _sound(np.ascontiguousarray(levels[0].records[:, lengths * NEIGHBOURS : -8 * NEIGHBOURS]).view(np.float32), "nodes")
+    ends, bases = np.split(levels[0].records[:, lengths * NEIGHBOURS : -4 * NEIGHBOURS], [8 * NEIGHBOURS], axis=1)
+    _sound(np.ascontiguousarray(ends).view(np.float32), "nodes")
+    _check_bases(bases, np.arange(nodes * NEIGHBOURS) < pieces, "nodes")
     _check_numbers(levels[0].records[:, -4 * NEIGHBOURS :], "nodes")
     numbers = np.ascontiguousarray(levels[1].records[:, -NEIGHBOURS:]).view(np.float32)
     _sound(numbers, "classes")
@@ -122,16 +124,19 @@ def _read_rays(
     return order, levels, rays
 
 
-def _levels(entries: Any, tensor: TensorReader, groups: int) -> tuple[BoxLevel, ...]:
+def _levels(entries: Any, tensor: TensorReader, order: Array) -> tuple[BoxLevel, ...]:
     if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_LEVELS:
         raise ValueError(f"blocks have from 1 to {MOST_LEVELS} levels")
     levels: list[BoxLevel] = []
+    there = order >= 0
     for depth in reversed(range(len(entries))):
         count, lengths = (count_of(value, 2**16) for value in entries[depth])
+        groups = -(-len(there) // NEIGHBOURS)
         records = tensor(f"{NAME}levels.{depth}", np.uint8, (groups, (count + lengths + 12) * NEIGHBOURS))
         _check_numbers(records[:, -12 * NEIGHBOURS : -4 * NEIGHBOURS], f"level {depth}")
+        _check_bases(records[:, -4 * NEIGHBOURS :], np.pad(there, (0, -len(there) % NEIGHBOURS)), f"level {depth}")
         levels.insert(0, BoxLevel(records, count, lengths))
-        groups = -(-groups // NEIGHBOURS)
+        there = np.ones(groups, bool)
     return tuple(levels)
 
 
@@ -150,6 +155,13 @@ def _check_numbers(part: Array, name: str) -> None:
     numbers = np.ascontiguousarray(part).view(np.float32)
     if not (np.all(numbers >= 0) and np.all(numbers < np.inf)):
         raise ValueError(f"{name} of blocks holds a negative scale, infinity or NaN")
+
+
+def _check_bases(part: Array, there: Array, name: str) -> None:
+    """Finite, and -inf where there is nothing."""
+    bases = np.ascontiguousarray(part).view(np.float32).reshape(-1)
+    if not np.where(there, np.isfinite(bases), bases == -np.inf).all():
+        raise ValueError(f"{name} of blocks holds a base that is not finite, or has one where there is no class")
 
 
 def _sound(array: Array, name: str, least: float = -math.inf) -> Array:

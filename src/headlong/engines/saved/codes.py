@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from headlong.arrays import Array
+from headlong.encode.tiles import GROUP, TILE, out_of_range, tile_bytes, tiles_out_of_range
 from headlong.engines.saved.record import count_of, length_of
-from headlong.plan import CLASS_BLOCK, CODE_BITS, Codes, Segment
+from headlong.plan import CODE_BITS, Codes, Segment
 
 NAMES = ("tiles", "mean", "centre", "rotation", "bounds")
-MOST_SEGMENTS, GROUP, LINE = 16, 32, 64
-"""As ``csrc/scan/tiles.h`` has them."""
+MOST_SEGMENTS = 16
+"""As ``csrc/scan/tiles.h`` has it."""
 
 
 def tensors_of(codes: Codes) -> dict[str, Array]:
@@ -38,14 +39,12 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
         raise ValueError(f"codes have the segments {segments} of {dim} coordinates")
     if any(one.stop - one.start < 2 or one.bits not in CODE_BITS or one.planes not in (1, 2) for one in segments):
         raise ValueError(f"codes have the segments {segments}")
-    groups = [-(-(one.stop - one.start) // GROUP) for one in segments]
-    size = CLASS_BLOCK * (sum(4 * n * one.bits for n, one in zip(groups, segments, strict=True)) + 4 * len(segments) + 8)
-    size += -(-len(segments) * 8 // LINE) * LINE
+    panels = sum(-(-(one.stop - one.start) // GROUP) for one in segments)
     bounds = tensor("plan.codes.bounds", np.float64, (len(segments), 4))
     mean, centre = (tensor(f"plan.codes.{name}", np.float64, (dim,)) for name in ("mean", "centre"))
-    rotation = tensor("plan.codes.rotation", np.float32, (sum(groups), dim, GROUP))
-    for name, array in (("bounds", bounds), ("mean", mean), ("centre", centre), ("rotation", rotation)):
-        if not np.isfinite(array).all() or (name == "bounds" and array.min() < 0):
-            raise ValueError(f"the {name} of the codes contain NaN, infinity or negative bounds")
-    tiles = tensor("plan.codes.tiles", np.uint8, (-(-vocab // CLASS_BLOCK), size))
-    return Codes(tiles, mean, centre, rotation, segments, bounds, length_of(record["lost"]), length_of(record["most_base"]))
+    rotation = tensor("plan.codes.rotation", np.float32, (panels, dim, GROUP))
+    tiles = tensor("plan.codes.tiles", np.uint8, (-(-vocab // TILE), tile_bytes(segments)))
+    found = Codes(tiles, mean, centre, rotation, segments, bounds, length_of(record["lost"]), length_of(record["most_base"]))
+    if fault := out_of_range(found) or tiles_out_of_range(found, vocab):
+        raise ValueError(f"codes: {fault}")
+    return found

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from headlong.errors import HeadlongError, MalformedFileError, StoreError
+from headlong.errors import HeadlongError, KernelError, MalformedFileError, MissingPackageError, StoreError
 from headlong.promise import Promise
 from headlong.store import TensorFile, check_version, json_object, open_file
 
@@ -25,12 +26,19 @@ def read_record(
     if verify:
         file.verify(threads)
     record = json_object(file.metadata.get("engine", "").encode(), f"{file.name}: the engine")
-    try:
+    with blamed(file.name):
         return kept(record, file)
-    except (StoreError, MemoryError):
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """What trips a reader of the file ``name``, or a maker of what it holds, is a :class:`StoreError`: the file is at fault."""
+    try:
+        yield
+    except (StoreError, KernelError, MissingPackageError):
         raise
     except (HeadlongError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
-        raise MalformedFileError(f"{file.name}: its record contradicts itself or its tensors: {error}") from error
+        raise MalformedFileError(f"{name}: its record contradicts itself or its tensors: {error}") from error
 
 
 def plain(value: Any) -> Any:

@@ -71,13 +71,17 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks:
 
 
 def blocks_in(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
-    """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept, and
-    where the plan has rays."""
+    """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept, or is
+    damaged, and where the plan has rays."""
     blocks = plan.blocks
     if blocks is None or blocks.rays is not None or len(blocks.head) < rows.dim:
         return None
     rotation: Any = np.ascontiguousarray(blocks.head.T)
-    return blocks_of(rows, basis_of(blocks.mean, blocks.centre, rotation, 1.0), threads)
+    try:
+        basis = basis_of(blocks.mean, blocks.centre, rotation, 1.0)
+    except np.linalg.LinAlgError:  # of a file: what has no inverse bounds no class
+        return None
+    return blocks_of(rows, basis, threads)
 
 
 def _gauged(layer: Layer, basis: Basis, shape: BlockShape) -> Gauges:
