@@ -113,6 +113,16 @@ CODE_BITS = (1, 2, 3, 4, 5, 6, 8)
 """Bits that a rotated code may have."""
 
 
+GROUP, LINE = 32, 64
+"""Coordinates of a group of codes, bytes of a line of the caches: ``csrc/scan/tiles.h`` has the layout of a tile."""
+LEAST_SHARE = np.float32(0.25)
+"""Of a tile's radius that a class has at the least: ``csrc/scan/tiles.h`` relies on it."""
+LARGEST, LIMIT = 1e12, np.float32(1e18)
+"""Of a number that codes are made of, and of a length that a tile has: a root of the sum of squares of many of them."""
+TILES_AT_ONCE = 1 << 12
+"""Whose numbers are looked at in one go."""
+
+
 class Segment(NamedTuple):
     """Coordinates ``start`` to ``stop - 1`` in ``bits`` each, multiplied with ``planes`` int8 planes of the query."""
 
@@ -141,6 +151,46 @@ class Codes(NamedTuple):
     bounds: NDArray[np.float64]
     lost: float
     most_base: float
+
+
+def code_bytes(segments: tuple[Segment, ...]) -> list[int]:
+    """Of the codes of each segment in a tile."""
+    return [-(-(stop - start) // GROUP) * bits * CLASS_BLOCK * 4 for start, stop, bits, _ in segments]
+
+
+def tile_bytes(segments: tuple[Segment, ...]) -> int:
+    """Of a whole tile: codes, numbers of its classes, and its own, filled up to whole lines."""
+    return sum(code_bytes(segments)) + CLASS_BLOCK * 4 * (len(segments) + 2) + -(-len(segments) * 8 // LINE) * LINE
+
+
+def out_of_range(codes: Codes) -> str:
+    """Which numbers of all classes together are none that the scan may meet; "" where all are within :data:`LARGEST`."""
+    numbers = {name: getattr(codes, name) for name in ("mean", "centre", "bounds", "lost", "most_base")}
+    for name, array in numbers.items():
+        if not np.all(np.abs(array) < LARGEST) or (name in ("bounds", "lost", "most_base") and np.min(array) < 0):
+            return f"{name} holds NaN, a number from {LARGEST:g}, or a negative bound"
+    return "" if np.isfinite(codes.rotation).all() else "rotation holds infinity or NaN"
+
+
+def tiles_out_of_range(codes: Codes, vocab: int) -> str:
+    """The same of the numbers in ``tiles``, in their order there; those of classes that only pad the last tile are fixed."""
+    count, scales = len(codes.segments), sum(code_bytes(codes.segments))
+    behind = (count + 2) * CLASS_BLOCK
+    for start in range(0, len(codes.tiles), TILES_AT_ONCE):
+        some = codes.tiles[start : start + TILES_AT_ONCE, scales:].view(np.float32)
+        own, of_tiles = some[:, :behind].reshape(len(some), count + 2, CLASS_BLOCK), some[:, behind : behind + 2 * count]
+        scale, base, share = own[:, :count], own[:, count], own[:, count + 1]
+        is_class = np.arange(start * CLASS_BLOCK, (start + len(some)) * CLASS_BLOCK).reshape(-1, CLASS_BLOCK) < vocab
+        checks = {
+            "scale": (scale >= 0) & (scale < LARGEST),
+            "base": np.where(is_class, np.abs(base) <= np.nextafter(np.float32(codes.most_base), LIMIT), base == -np.inf),
+            "share": np.where(is_class, (share >= LEAST_SHARE) & (share < 2), share == 0),
+            "error of a tile": (of_tiles >= 0) & (of_tiles < LIMIT),
+        }
+        for name, good in checks.items():
+            if not good.all():
+                return f"a {name} in tile {start + int(np.argmin(good.reshape(len(some), -1).all(axis=1)))} is out of its range"
+    return ""
 
 
 class Plan(NamedTuple):

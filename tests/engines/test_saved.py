@@ -18,7 +18,6 @@ import pytest
 import headlong as hl
 from adversarial import DTYPES, build
 from headlong import native
-from headlong.encode.tiles import code_bytes
 from headlong.engines.base import Engine
 from headlong.errors import (
     HeadlongError,
@@ -31,7 +30,7 @@ from headlong.errors import (
     VersionError,
     WrongLayerError,
 )
-from headlong.plan import Segment
+from headlong.plan import Segment, code_bytes
 from headlong.store import checksum, open_file, write_file
 from headlong.store.checksum import KEY, PIECE, Checksum
 from structured_layers import made

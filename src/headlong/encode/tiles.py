@@ -20,27 +20,21 @@ from numpy.typing import NDArray
 
 from headlong.dtypes import Doubles, Floats
 from headlong.layers.matrix import Layer
-from headlong.plan import Codes, Segment
+from headlong.plan import CLASS_BLOCK as TILE
+from headlong.plan import GROUP, LARGEST, LEAST_SHARE, LINE, Codes, Segment, code_bytes, out_of_range, tile_bytes
 from headlong.previews.whitening import Directions, parts
 
-TILE, GROUP, LINE = 64, 32, 64
-"""Classes of a tile, coordinates of a group of codes, bytes of a line of the caches: ``csrc/scan/tiles.h`` has the layout."""
 STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}
 """The best step of uniform levels for a Gaussian of variance one (Max, 1960)."""
 LEAST_CODE = (0, 1)
 """The smallest code, and that of 8 bits: less 128 it has a negative."""
-LEAST_SHARE = np.float32(0.25)
-"""Of a tile's radius that a class has at the least: ``csrc/scan/tiles.h`` relies on it."""
 PIECE = 1 << 19
 """Numbers of float64 that encoding holds at once."""
 PRODUCTS = 8 + 3
 """Roundings of a coordinate of a query: of 8 products in float32, of the vector itself, and at the end."""
-SMALLEST, LARGEST = 1e-12, 1e12
-"""Beyond, squares of lengths leave float32: such layers have no codes."""
-LIMIT = np.float32(1e18)
-"""Of a number of a tile, which is a length of at most LARGEST times the root of how many there are."""
-AT_ONCE = 1 << 12
-"""Tiles whose numbers are looked at in one go."""
+SMALLEST = 1e-12
+"""Below, as from :data:`headlong.plan.LARGEST`, squares of lengths leave float32: such layers have no codes."""
+
 
 
 def fit(layer: Layer) -> bool:
@@ -96,45 +90,6 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     rotation = np.ascontiguousarray(padded.reshape(layer.dim, -1, GROUP).swapaxes(0, 1))
     found = Codes(tiles, mean, centre, rotation, segments, bounds, lost * longest, most_base)
     return None if longest >= LARGEST or out_of_range(found) else found
-
-
-def out_of_range(codes: Codes) -> str:
-    """Which numbers of all classes together are none that the scan may meet; "" where all are within :data:`LARGEST`."""
-    numbers = {name: getattr(codes, name) for name in ("mean", "centre", "bounds", "lost", "most_base")}
-    for name, array in numbers.items():
-        if not np.all(np.abs(array) < LARGEST) or (name in ("bounds", "lost", "most_base") and np.min(array) < 0):
-            return f"{name} holds NaN, a number from {LARGEST:g}, or a negative bound"
-    return "" if np.isfinite(codes.rotation).all() else "rotation holds infinity or NaN"
-
-
-def tiles_out_of_range(codes: Codes, vocab: int) -> str:
-    """The same of the numbers in ``tiles``, in their order there; those of classes that only pad the last tile are fixed."""
-    count, scales = len(codes.segments), sum(code_bytes(codes.segments))
-    for start in range(0, len(codes.tiles), AT_ONCE):
-        some = codes.tiles[start : start + AT_ONCE, scales:].view(np.float32)
-        own, of_tiles = some[:, : (count + 2) * TILE].reshape(len(some), count + 2, TILE), some[:, (count + 2) * TILE :]
-        scale, base, share = own[:, :count], own[:, count], own[:, count + 1]
-        is_class = np.arange(start * TILE, (start + len(some)) * TILE).reshape(-1, TILE) < vocab
-        checks = {
-            "scale": (scale >= 0) & (scale < LARGEST),
-            "base": np.where(is_class, np.abs(base) <= np.nextafter(np.float32(codes.most_base), LIMIT), base == -np.inf),
-            "share": np.where(is_class, (share >= LEAST_SHARE) & (share < 2), share == 0),
-            "error of a tile": (of_tiles[:, : 2 * count] >= 0) & (of_tiles[:, : 2 * count] < LIMIT),
-        }
-        for name, good in checks.items():
-            if not good.all():
-                return f"a {name} in tile {start + int(np.argmin(good.reshape(len(some), -1).all(axis=1)))} is out of its range"
-    return ""
-
-
-def code_bytes(segments: tuple[Segment, ...]) -> list[int]:
-    """Of the codes of each segment in a tile."""
-    return [-(-(stop - start) // GROUP) * bits * TILE * 4 for start, stop, bits, _ in segments]
-
-
-def tile_bytes(segments: tuple[Segment, ...]) -> int:
-    """Of a whole tile: codes, numbers of its classes, and its own, filled up to whole lines."""
-    return sum(code_bytes(segments)) + TILE * 4 * (len(segments) + 2) + -(-len(segments) * 8 // LINE) * LINE
 
 
 def _encoded(
