@@ -236,7 +236,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 def test_the_reference_is_filled_in(site: Path) -> None:
     api = (site / "api.html").read_text(encoding="utf-8")
-    for name in ("headlong.layers.matrix.Layer", "headlong.engines.base.Engine.topk", "TopKClassifier", "headlong_generate"):
+    for name in ("headlong.layers.matrix.Layer", "headlong.engines.base.Engine.topk", "TopKClassifier", "decoding.generate"):
         assert name in api
 
 

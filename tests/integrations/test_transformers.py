@@ -23,7 +23,7 @@ from dense_noise import Noise, dense_with_noise
 from headlong import Affine, SoftCap
 from headlong.errors import DtypeError, HeadlongError, IdError, InputError, OptionError
 from headlong.integrations.generation.fingerprint import Fingerprint
-from headlong.integrations.transformers import FastHead, accelerate, generate, headlong_generate, restore
+from headlong.integrations.transformers import FastHead, accelerate, generate, restore
 from language_models import ARCHITECTURES, VOCAB, made
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/transformers.md"
@@ -98,7 +98,7 @@ def test_same_noise_same_tokens(model: Any, name: str) -> None:
     options = {key: value for key, value in options.items() if value is not None} | {"top_k": options["top_k"] or 0}
     expected = model.generate(PROMPTS, custom_generate=dense_with_noise(5), **options)
     head = accelerate(model, method="codes")
-    found = model.generate(PROMPTS, custom_generate=headlong_generate, headlong_seed=5, **options)
+    found = model.generate(PROMPTS, headlong_seed=5, **options)
     assert torch.equal(found, expected)
     assert not any("dense" in path for path in head.paths)
     assert sum(head.paths.values()) % len(PROMPTS) == 0
@@ -115,7 +115,7 @@ def test_top_k_keeps_all_that_tie_at_the_kth_place(plain: Any, options: dict[str
     options = {"do_sample": True, **SHORT, **options}
     expected = plain.generate(PROMPTS, custom_generate=dense_with_noise(3), **options)
     accelerate(plain, method="codes")
-    assert torch.equal(plain.generate(PROMPTS, custom_generate=headlong_generate, headlong_seed=3, **options), expected)
+    assert torch.equal(plain.generate(PROMPTS, headlong_seed=3, **options), expected)
     assert (expected[:, PROMPTS.shape[1] :] % 4 > 0).any()  # not the first of four alone
 
 
@@ -125,7 +125,7 @@ def test_padding_and_returned_sequences_are_transformers_business(plain: Any) ->
     options = {**SHORT, "do_sample": True, "num_return_sequences": 2, "repetition_penalty": 1.4, "attention_mask": mask}
     expected = plain.generate(PROMPTS, custom_generate=dense_with_noise(9), **options)
     accelerate(plain, method="codes")
-    assert torch.equal(plain.generate(PROMPTS, custom_generate=headlong_generate, headlong_seed=9, **options), expected)
+    assert torch.equal(plain.generate(PROMPTS, headlong_seed=9, **options), expected)
 
 
 def test_draws_have_the_law_of_the_dense_model(plain: Any) -> None:
@@ -137,7 +137,7 @@ def test_draws_have_the_law_of_the_dense_model(plain: Any) -> None:
     accelerate(plain, method="codes")
     torch.manual_seed(11)
     rows = prompt.repeat(500, 1)
-    drawn = torch.cat([plain.generate(rows, custom_generate=headlong_generate, **options)[:, -1] for _ in range(4)])
+    drawn = torch.cat([plain.generate(rows, **options)[:, -1] for _ in range(4)])
     counts = np.array([(drawn == token).sum().item() for token in best.indices])
     assert counts.sum() == len(drawn)
     statistic = float(((counts - len(drawn) * chances) ** 2 / (len(drawn) * chances)).sum())
@@ -166,14 +166,14 @@ def test_what_needs_every_score_takes_the_dense_layer_and_says_so_once(plain: An
     head = accelerate(plain, method="codes")
     torch.manual_seed(2)
     with pytest.warns(RuntimeWarning, match="whole output layer"):
-        found = plain.generate(PROMPTS, custom_generate=headlong_generate, **copy.deepcopy(options))
+        found = plain.generate(PROMPTS, **copy.deepcopy(options))
     assert torch.equal(_sequences(found), expected)
     assert all("dense" in path for path, rows in head.paths.items() if rows)
     before = sum(head.paths.values())
     assert before > 0
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
-        plain.generate(PROMPTS, custom_generate=headlong_generate, **copy.deepcopy(options))
+        plain.generate(PROMPTS, **copy.deepcopy(options))
     assert sum(head.paths.values()) > before
 
 
@@ -285,7 +285,7 @@ def test_calibration_takes_tokens_or_vectors(plain: Any) -> None:
     ids = torch.randint(3, VOCAB, (20, 40))
     expected = plain.generate(PROMPTS, do_sample=False, **SHORT)
     head = accelerate(plain, calibration=ids, method="codes")
-    assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
+    assert torch.equal(plain.generate(PROMPTS, do_sample=False, **SHORT), expected)
     restore(plain)
     states = plain(ids, output_hidden_states=True).hidden_states[-1].reshape(-1, 32).detach()
     assert repr(accelerate(plain, calibration=states, method="codes").engine) == repr(head.engine)
@@ -321,12 +321,12 @@ def test_saving_tying_training_and_resizing_go_on_working(plain: Any, tmp_path: 
 def test_changed_weights_are_not_read_with_an_old_engine(plain: Any) -> None:
     accelerate(plain, method="codes").weight.data.mul_(-1)
     with pytest.warns(RuntimeWarning, match="have changed"):
-        found = plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT)
+        found = plain.generate(PROMPTS, do_sample=False, **SHORT)
     restore(plain)
     expected = plain.generate(PROMPTS, do_sample=False, **SHORT)
     assert torch.equal(found, expected)
     accelerate(plain, method="codes")
-    assert torch.equal(plain.generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT), expected)
+    assert torch.equal(plain.generate(PROMPTS, do_sample=False, **SHORT), expected)
 
 
 def fused_step(model: Any) -> None:
@@ -358,7 +358,7 @@ def test_writes_that_torch_does_not_count_are_seen(write: Callable[[Any], None])
         write(model)
     assert head.weight._version == version, "torch counts this now: drop it from the test"
     with pytest.warns(RuntimeWarning, match="have changed"):
-        found = models[0].generate(PROMPTS, do_sample=False, custom_generate=headlong_generate, **SHORT)
+        found = models[0].generate(PROMPTS, do_sample=False, **SHORT)
     assert torch.equal(found, models[1].generate(PROMPTS, do_sample=False, **SHORT))
     assert head.stale
 
@@ -388,7 +388,7 @@ def test_no_id_below_zero_is_handed_out(plain: Any, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(type(head.engine), "topk", lambda engine, *args, **options: short(*args, **options))
     with pytest.warns(RuntimeWarning, match="have changed"), pytest.raises(InputError, match="while tokens were generated"):
-        plain.generate(PROMPTS, custom_generate=headlong_generate, do_sample=False, **SHORT)
+        plain.generate(PROMPTS, do_sample=False, **SHORT)
     assert head.stale
 
 
@@ -407,11 +407,10 @@ def test_a_copy_and_a_pickle_are_the_plain_model(plain: Any) -> None:
 
 
 def test_refusals_say_what_to_do(plain: Any) -> None:
-    for ask in (functools.partial(generate, plain), functools.partial(plain.generate, custom_generate=headlong_generate)):
-        with pytest.raises(InputError, match=r"call headlong's accelerate\(model\) first"):
-            ask(PROMPTS, **SHORT)
+    with pytest.raises(InputError, match=r"call headlong's accelerate\(model\) first"):
+        generate(plain, PROMPTS, **SHORT)
     with pytest.raises(OptionError, match="this is one itself"):
-        generate(plain, PROMPTS, custom_generate=headlong_generate, **SHORT)
+        generate(plain, PROMPTS, custom_generate=print, **SHORT)
     before = plain.lm_head
     assert restore(plain) is before is plain.lm_head
     accelerate(plain)
@@ -434,7 +433,7 @@ def test_refusals_say_what_to_do(plain: Any) -> None:
     head = accelerate(plain)
     assert isinstance(head, FastHead)
     with pytest.raises(InputError, match="leave no token in row 0"):
-        plain.generate(PROMPTS, custom_generate=headlong_generate, suppress_tokens=list(range(VOCAB)), **SHORT)
+        plain.generate(PROMPTS, suppress_tokens=list(range(VOCAB)), **SHORT)
     hook = head.register_forward_hook(lambda *parts: None)
     with pytest.raises(InputError, match="has hooks"):
         restore(plain)
@@ -542,7 +541,7 @@ def test_what_is_dense_is_the_models_own(name: str) -> None:
         expected = plain.generate(IDS, **{**GREEDY, **options})
         head.paths.clear()
         torch.manual_seed(1)
-        found = fast.generate(IDS, custom_generate=headlong_generate, **{**GREEDY, **options})
+        found = fast.generate(IDS, **{**GREEDY, **options})
         assert torch.equal(found, expected)
         assert all("dense" in path for path, rows in head.paths.items() if rows) and head.paths
     head.paths.clear()

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib
 import math
 import threading
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
-from transformers import TextIteratorStreamer, WhisperConfig, WhisperForConditionalGeneration
+from transformers import GenerationMixin, TextIteratorStreamer
 from transformers.generation.streamers import BaseStreamer
 
+import headlong
 from headlong.errors import InputError, OptionError
+from headlong.integrations import transformers as door
+from headlong.integrations.generation.decoding import HANDING_ON, _owner, check_generate
 from headlong.integrations.generation.fast_head import Gain
-from headlong.integrations.transformers import accelerate, generate, headlong_generate, restore
-from language_models import SHARP, VOCAB, made
+from headlong.integrations.transformers import accelerate, generate, restore
+from language_models import OPT, SHARP, VOCAB, made
+from models_with_own_generate import OWN, built, made_with_own
 
 PROMPT = torch.randint(3, VOCAB, (1, 7), generator=torch.Generator().manual_seed(1))
 SHORT: dict[str, Any] = {"max_new_tokens": 12, "pad_token_id": 0, "do_sample": False}
@@ -52,13 +61,13 @@ def test_a_trainer_evaluates_as_before(model: Any, tmp_path: Any) -> None:
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft's own
 def test_an_adapter_on_the_output_layer_is_seen_and_said(model: Any) -> None:
     peft = pytest.importorskip("peft")
-    head = accelerate(model, method="codes", generate=False)
+    head = accelerate(model, method="codes")
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["lm_head"], r=4))
     with torch.no_grad():
         adapted.base_model.model.lm_head.lora_B["default"].weight.normal_()
     adapted.eval()
-    expected = adapted.generate(input_ids=PROMPT, **SHORT)
-    found, words = said(lambda: adapted.generate(input_ids=PROMPT, custom_generate=headlong_generate, **SHORT))
+    expected = type(model).generate(model, PROMPT, **SHORT)
+    found, words = said(lambda: adapted.generate(input_ids=PROMPT, **SHORT))
     assert torch.equal(found, expected) and "was put around the output layer" in words
     assert sum(rows for path, rows in head.paths.items() if "put around" in path) == 12
     with pytest.raises(InputError, match="put around the output layer; remove it first"):
@@ -164,14 +173,14 @@ class Words:
         return {"input_ids": [int(word) for word in text.split()]}
 
 
-@pytest.mark.parametrize("way", ["generate", "custom_generate"])
+@pytest.mark.parametrize("way", ["generate", "model.generate", "by position"])
 def test_a_streamer_is_given_every_token_and_the_end(model: Any, way: str) -> None:
     expected = model.generate(PROMPT, **SHORT)[0, 7:].tolist()
     accelerate(model, method="codes")
     streamer = TextIteratorStreamer(Words(), skip_prompt=True, timeout=120)
-    call = generate if way == "generate" else type(model).generate
-    options = {} if way == "generate" else {"custom_generate": headlong_generate}
-    thread = threading.Thread(target=call, args=(model, PROMPT), kwargs={**SHORT, **options, "streamer": streamer})
+    call = functools.partial(generate, model, PROMPT) if way == "generate" else functools.partial(model.generate, PROMPT)
+    given, options = ([None] * 6 + [streamer], SHORT) if way == "by position" else ([], {**SHORT, "streamer": streamer})
+    thread = threading.Thread(target=call, args=given, kwargs=options)
     thread.start()
     assert [int(word) for word in "".join(streamer).split()] == expected
     thread.join(120)
@@ -211,8 +220,6 @@ def test_stop_strings_stop_or_are_refused_before_the_first_token(model: Any, wor
     before = sum(head.paths.values())
     with pytest.raises(OptionError, match="pass tokenizer= as well"):
         generate(model, PROMPT, **SHORT)
-    with pytest.raises(ValueError, match="tokenizer"):
-        model.generate(PROMPT, custom_generate=headlong_generate, tokenizer=words, **SHORT)
     assert sum(head.paths.values()) == before
 
 
@@ -224,7 +231,7 @@ DRAFTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", DRAFTED)
-@pytest.mark.parametrize("draft", ["accelerated", "plain", "lookup", "custom_generate"])
+@pytest.mark.parametrize("draft", ["accelerated", "plain", "lookup", "model.generate"])
 def test_drafts_change_no_token(model: Any, name: str, draft: str) -> None:
     options = {**SHORT, **DRAFTED[name], "headlong_seed": 4, "max_new_tokens": 20}
     prompt = torch.cat([PROMPT, PROMPT], dim=1)  # a lookup finds something
@@ -235,11 +242,11 @@ def test_drafts_change_no_token(model: Any, name: str, draft: str) -> None:
     small = made("llama", num_hidden_layers=1)
     small.model.embed_tokens, small.lm_head = model.model.embed_tokens, nn.Linear(32, VOCAB, bias=False)
     small.lm_head.weight = model.lm_head.weight
-    other = accelerate(small, method="codes") if draft in ("accelerated", "custom_generate") else None
+    other = accelerate(small, method="codes") if draft in ("accelerated", "model.generate") else None
     head.paths.clear()
     calls = {"prompt_lookup_num_tokens": 3} if draft == "lookup" else {"assistant_model": small}
-    if draft == "custom_generate":
-        found = model.generate(prompt, custom_generate=headlong_generate, **calls, **options)
+    if draft == "model.generate":
+        found = model.generate(prompt, **calls, **options)
     else:
         found = generate(model, prompt, **calls, **options)
     assert torch.equal(found, expected)
@@ -267,24 +274,132 @@ def test_a_draft_that_is_the_target_agrees_with_it(model: Any) -> None:
     assert alone == 24 and len(calls) == 4
 
 
-def whisper() -> Any:
-    sizes = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "num_mel_bins": 8}
-    sizes |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_source_positions": 20}
-    ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    return WhisperForConditionalGeneration(WhisperConfig(vocab_size=VOCAB, max_target_positions=64, **sizes, **ends))
+@pytest.mark.parametrize("name", OWN)
+def test_a_generate_of_the_models_own_decodes_from_candidates(name: str) -> None:
+    """Only what the caller gave is passed on: Whisper's asks whether there is an ``assistant_model=``, whatever it is."""
+    model, inputs = made_with_own(name)
+    ways: list[dict[str, Any]] = [{"do_sample": False}] if name == "csm" else [{"do_sample": False}, {"num_beams": 2}]
+    for way in ways:
+        expected = model.generate(**inputs, max_new_tokens=6, min_new_tokens=4, **way)
+        head = accelerate(model, method="codes")
+        found, words = said(lambda way=way: model.generate(**inputs, max_new_tokens=6, min_new_tokens=4, **way))  # type: ignore[misc]
+        assert torch.equal(found, expected) and not words
+        assert head.paths and not any("dense" in path for path in head.paths)
+        restore(model)
 
 
-def test_whisper_is_read_through_its_decoder() -> None:
+@pytest.mark.parametrize("both", [False, True])
+def test_a_draft_for_whisper(both: bool) -> None:
+    """Whisper has no ``logits_to_keep``: transformers verifies over the dense layer."""
+    (model, inputs), (small, _) = made_with_own("whisper"), made_with_own("whisper")
+    settings = {"max_new_tokens": 8, "do_sample": False}
+    expected = model.generate(**inputs, assistant_model=small, **settings)
+    accelerate(model, method="codes")
+    drafts = accelerate(small, method="codes") if both else None
+    found, words = said(lambda: model.generate(**inputs, assistant_model=small, **settings))
+    assert torch.equal(found, expected) and "drafts to a model without logits_to_keep" in words
+    assert drafts is None or drafts.paths
+
+
+def own_generates() -> list[tuple[str, str]]:
+    """Module and class of everything in transformers that has a ``generate`` of its own, read from its sources."""
+    found = []
+    for path in sorted(Path(transformers.__file__).parent.glob("models/*/*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path.name.startswith("modular_") or "def generate(" not in text:
+            continue
+        kinds = [part for part in ast.parse(text).body if isinstance(part, ast.ClassDef)]
+        own = [kind for kind in kinds if "generate" in [getattr(part, "name", "") for part in kind.body]]
+        found += [(f"transformers.models.{path.parent.name}.{path.stem}", kind.name) for kind in own]
+    return found
+
+
+def test_every_generate_of_transformers_own_is_tried_here_or_refused() -> None:
+    """RAG mixes documents, MusicGen codebooks; BLIP asks a model inside, whose class is GenerationMixin itself."""
+    owners = own_generates()
+    assert len(owners) > 30 and {name for _, name in owners} >= HANDING_ON
+    assert {_owner(made_with_own(name)[0]).__name__ for name in OWN} == HANDING_ON
+    refused = [getattr(importlib.import_module(module), name) for module, name in owners if name not in HANDING_ON]
+    refused = [kind for kind in refused if issubclass(kind, GenerationMixin)]
+    for kind in refused:
+        model = kind.__new__(kind)
+        with pytest.raises(InputError, match=f"{kind.__name__} has a generate of its own, which no custom_generate reaches"):
+            check_generate(model)
+    assert {"MusicgenForConditionalGeneration", "RagTokenForGeneration", "MoshiForConditionalGeneration"} <= {
+        kind.__name__ for kind in refused
+    }
+
+
+def blip_2() -> Any:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    eyes = {**sizes, "image_size": 16, "patch_size": 8}
+    return built(
+        "Blip2ForConditionalGeneration",
+        vision_config=eyes,
+        qformer_config={**sizes, "encoder_hidden_size": 32},
+        text_config={"model_type": "opt", "vocab_size": VOCAB, **OPT},
+        num_query_tokens=2,
+        image_token_index=VOCAB - 1,
+    ).eval()
+
+
+def test_a_model_inside_another_is_accelerated_for_both() -> None:
     torch.manual_seed(0)
-    model = whisper().eval()
-    model.proj_out.weight.data.mul_(SHARP)
-    sound = torch.randn(1, 8, 40)
-    settings = {"max_new_tokens": 8, "do_sample": False, "return_timestamps": False}
-    expected = model.generate(sound, **settings)
-    head = accelerate(model, method="codes")
-    found = model.generate(sound, custom_generate=headlong_generate, **settings)
-    assert torch.equal(found, expected)
-    assert sum(head.paths.values()) > 0
+    model = blip_2()
+    model.language_model.lm_head.weight.data.mul_(SHARP)
+    ids = torch.tensor([[VOCAB - 1, VOCAB - 1, 5, 6]])
+    picture = {"pixel_values": torch.randn(1, 3, 16, 16), "input_ids": ids}
+    expected = model.generate(**picture, **SHORT)
+    with pytest.raises(InputError, match="accelerate the part that writes the tokens"):
+        accelerate(model)
+    head = accelerate(model.language_model, method="codes")
+    assert torch.equal(model.generate(**picture, **SHORT), expected)
+    assert head.paths and not any("dense" in path for path in head.paths)
+
+
+def test_a_generate_that_hands_nothing_on_is_seen_and_said(model: Any) -> None:
+    """Classes of anybody's: whether the loop was reached is seen afterwards; one that takes no keywords is refused."""
+
+    class Forgetting(type(model)):  # type: ignore[misc]
+        def generate(self, inputs: Any, custom_generate: Any = None, **options: Any) -> Any:
+            return super().generate(inputs, **options)
+
+    class Few(type(model)):  # type: ignore[misc]
+        def generate(self, inputs: Any) -> Any:
+            return super().generate(inputs, **SHORT)
+
+    expected, kind = model.generate(PROMPT, **SHORT), type(model)
+    model.__class__ = Forgetting
+    accelerate(model, method="codes")
+    found, words = said(lambda: model.generate(PROMPT, **SHORT))
+    assert torch.equal(found, expected) and "Forgetting.generate, which does not hand custom_generate on" in words
+    restore(model)
+    model.__class__ = Few
+    with pytest.raises(InputError, match="Few has a generate of its own"):
+        accelerate(model)
+    assert accelerate(model, generate=False).engine.layer.vocab == VOCAB
+    restore(model)
+    model.__class__ = kind
+    model.generate = functools.partial(kind.generate, model)  # as transformers sets that of a repository
+    with pytest.raises(InputError, match="that was set on this model"):
+        accelerate(model)
+
+
+GONE: dict[str, tuple[dict[str, Any], str]] = {
+    "penalty_alpha": ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive-search"),
+    "dola_layers": ({"dola_layers": "high"}, "dola"),
+    "num_beam_groups": ({"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}, "group-beam-search"),
+    "constraints or force_words_ids": ({"num_beams": 4, "force_words_ids": [[5]]}, "constrained-beam-search"),
+}
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_what_transformers_has_no_more_is_refused_by_the_option_that_asks_for_it(model: Any, name: str) -> None:
+    options, repository = GONE[name]
+    accelerate(model, method="codes")
+    for ask in (model.generate, functools.partial(generate, model)):
+        with pytest.raises(OptionError, match=f"^{name} asks for .*leave it out, or pass custom_generate='.*/{repository}'"):
+            ask(PROMPT, **{**SHORT, **options})
 
 
 @pytest.mark.parametrize("kind", ["marian", "bart", "mbart"])
@@ -321,3 +436,21 @@ def test_text_calibrates_with_a_bar_and_says_what_to_expect(model: Any, words: A
         accelerate(model, [[1, 2]], text=pieces, tokenizer=words)
     with pytest.raises(OptionError, match="no token in them"):
         accelerate(model, text=[""], tokenizer=words)
+
+
+def test_what_is_timed_was_held_back_or_nothing_is_said(model: Any, words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine is faster on the vectors that it was fitted to than on those to come."""
+    compiled, fitted, timed = headlong.compile, [], []
+
+    def kept(layer: Any, **options: Any) -> Any:
+        fitted.append(options["calibration"])
+        return compiled(layer, **options)
+
+    monkeypatch.setattr(headlong, "compile", kept)
+    monkeypatch.setattr(door, "_least", lambda call, rows: timed.append(rows) or 1.0)
+    hidden = torch.randn(door.ENOUGH, 32)
+    assert accelerate(model, hidden, method="codes").gain is not None
+    assert torch.equal(torch.cat([fitted[0], timed[0]]), hidden) and timed[0] is timed[1] and len(timed[0]) == door.REPEATS
+    restore(model)
+    head = accelerate(model, text="w300 w301 w302 w303", tokenizer=words, method="codes")
+    assert head.gain is None and " ms" not in repr(head) and len(fitted[1]) > 4 and len(timed) == 2

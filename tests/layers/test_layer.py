@@ -195,6 +195,27 @@ def test_a_head_that_is_not_there_is_not_guessed(tmp_path: Path) -> None:
         Layer.load(tmp_path, weight="head")
 
 
+LOGITS = {
+    "GPT2DoubleHeadsModel": "transformer.wte.weight",
+    "OpenAIGPTDoubleHeadsModel": "transformer.tokens_embed.weight",
+    "OpenAIGPTLMHeadModel": "transformer.tokens_embed.weight",
+    "SeamlessM4TModel": "shared.weight",
+    "SeamlessM4Tv2Model": "shared.weight",
+    "MarianMTModel": "model.shared.weight",
+}
+
+
+@pytest.mark.parametrize("kind", LOGITS)
+def test_classes_named_model_that_give_logits_have_their_tied_head(kind: str, tmp_path: Path) -> None:
+    """A second head (for multiple choice, for speech) does not stand in its way; a class that ends in the first has none."""
+    second = {"multiple_choice_head.summary.weight": WEIGHT[:1], "multiple_choice_head.summary.bias": BIAS[:1]}
+    put(tmp_path, {LOGITS[kind]: WEIGHT, **second}, {"architectures": [kind]})
+    assert Layer.load(tmp_path).name == LOGITS[kind]
+    put(tmp_path, {LOGITS[kind]: WEIGHT}, {"architectures": ["GPT2Model"]})
+    with pytest.raises(MissingTensorError, match="holds a GPT2Model, which has no output layer"):
+        Layer.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("config", "link"),
     [

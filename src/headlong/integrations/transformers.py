@@ -29,14 +29,16 @@ from transformers import GenerationMixin
 import headlong
 from headlong.compile import ADAPTED
 from headlong.errors import DtypeError, InputError, OptionError, named
-from headlong.integrations.generation.decoding import ACCELERATED, Generate, generate, headlong_generate, hooked
+from headlong.integrations.generation.decoding import ACCELERATED, Generate, check_generate, generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
 from headlong.integrations.generation.inspect_model import AfterLayer, calibration_of, one_step, post_head, put, vectors_of_text
 from headlong.number_checks import flag
 
-__all__ = ["FastHead", "accelerate", "generate", "headlong_generate", "restore"]
+__all__ = ["FastHead", "accelerate", "generate", "restore"]
 
-REPEATS = 5
+REPEATS = 6
+ENOUGH = 8 * REPEATS
+"""Vectors from which some are held back."""
 
 
 def accelerate(
@@ -60,12 +62,16 @@ def accelerate(
     ``link``         what the model does to the scores afterwards; None: found by running the model
     ``generate``     set ``model.generate`` to decode from candidates, so that pipelines, servers and trainers do, too; False:
                      it stays as it is, and :func:`generate` asks
-    The head's ``repr`` ends in what a decode step should gain on this machine. InputError where the model has no plain
-    output layer, is not on the CPU or is accelerated already.
+    The head's ``repr`` ends in what a decode step should gain on this machine, timed on the last vectors, which are held back;
+    of fewer than :data:`ENOUGH` nothing is said. InputError where the model has no plain output layer, has a ``generate`` of
+    its own that does not reach it, is not on the CPU or is accelerated already.
     """
     linear = output_layer_of(model)
     _check(linear)
     flag(generate, "generate")
+    generate = generate and isinstance(model, GenerationMixin)
+    if generate:
+        check_generate(model)
     if text is not None and calibration is not None:
         raise OptionError("text and calibration were given; expected one of them")
     modes = [(module, module.training) for module in model.modules()]
@@ -80,16 +86,17 @@ def accelerate(
             method = options.get("method", "auto")
             if hidden is None and "seed" not in options and isinstance(method, str) and method in ADAPTED:
                 options.setdefault("adapt", True)
+            hidden, rows = held_back(hidden)
             layer = headlong.Layer(linear.weight.detach(), _bias(linear, seen), seen.link, name="lm_head.weight")
             engine = headlong.compile(layer, eps=eps, delta=delta, calibration=hidden, **options)
             head = FastHead(linear, engine, seen.beside)
-            head.gain = _gain(model, linear, head, hidden)
+            head.gain = _gain(model, linear, head, rows)
     finally:
         for module, training in modes:  # each its own: parts may be frozen in evaluation
             module.training = training
     put(model, linear, head)
     ACCELERATED[model] = head
-    if generate and isinstance(model, GenerationMixin):
+    if generate:
         model.generate = Generate(model)
     return head
 
@@ -121,18 +128,27 @@ def _bias(linear: nn.Linear, seen: AfterLayer) -> Tensor | None:
     return sum(parts[1:], parts[0]) if parts else None
 
 
-def _gain(model: Any, linear: nn.Linear, head: FastHead, hidden: Tensor | None) -> Gain:
-    """Timed in turn over a few rows: the product, the engine's look, and the model without either."""
-    rows, rest = one_step(model, linear)
-    if hidden is not None:
-        rows = torch.as_tensor(hidden)[:REPEATS].to(linear.weight.dtype)
+def held_back(hidden: Any) -> tuple[Any, Any]:
+    """Vectors to compile from, and the last few to time with: an engine is faster on those that it was fitted to."""
+    if hidden is None or getattr(hidden, "ndim", 0) != 2:
+        return hidden, None
+    count = REPEATS if len(hidden) >= ENOUGH else 0
+    return hidden[: len(hidden) - count], hidden[len(hidden) - count :]
+
+
+def _gain(model: Any, linear: nn.Linear, head: FastHead, rows: Tensor | None) -> Gain | None:
+    """Timed in turn over a few rows: the product, the engine's look, and the model without either; None without rows."""
+    one, rest = one_step(model, linear)
+    rows = one if rows is None else torch.as_tensor(rows).to(linear.weight.dtype)
+    if not len(rows):
+        return None
     product = _least(lambda row: functional.linear(row, linear.weight, linear.bias).argmax(), rows)
     return Gain(product, _least(lambda row: head.engine.topk(row, k=1, eps=math.inf), rows), rest)
 
 
 def _least(call: Callable[[Tensor], Any], rows: Tensor) -> float:
     times = []
-    for turn in range(REPEATS + 1):
+    for turn in range(REPEATS):
         row = rows[turn % len(rows)][None]
         began = time.perf_counter()
         call(row)

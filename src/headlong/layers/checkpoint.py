@@ -31,6 +31,7 @@ EMBEDDINGS = (
     "language_model.model.embed_tokens.weight",
     "model.decoder.embed_tokens.weight",
     "transformer.wte.weight",
+    "transformer.tokens_embed.weight",
     "transformer.word_embeddings.weight",
     "backbone.embeddings.weight",
     "gpt_neox.embed_in.weight",
@@ -55,8 +56,8 @@ BIASES_OF_WORDS = (
 )  # fmt: skip
 WITH_WORDS = re.compile(r"(MaskedLM|CausalLM|LMHeadModel|PreTraining|ModelWithLMHead)$")
 """Classes around such an embedding that give logits over words; others around it classify, or give hidden vectors."""
-HEADLESS = re.compile(r"(?<!LMHead)(?<!MT)(?<!Decoder)Model$")
-"""Classes that give hidden vectors; ``GPT2LMHeadModel``, ``MarianMTModel`` and ``EncoderDecoderModel`` give logits."""
+HEADLESS = re.compile(r"(?<!LMHead)(?<!DoubleHeads)(?<!MT)(?<!M4T)(?<!M4Tv2)(?<!Decoder)Model$")
+"""Classes that give hidden vectors; ``GPT2LMHeadModel``, ``MarianMTModel``, ``EncoderDecoderModel`` and the like give logits."""
 
 
 class Checkpoint:

@@ -4,7 +4,6 @@
 
     model.generate(**inputs, max_new_tokens=20)                               set by accelerate(model): pipelines call it, too
     generate(model, **inputs, max_new_tokens=20)                              the same, with a seed of its own
-    model.generate(**inputs, custom_generate=headlong_generate)               the same, where the call is another's
 
 What a step picks is in ``picking.py``; transformers' own loops do the rest, so caches, padding and stopping are theirs.
 """
@@ -12,7 +11,6 @@ What a step picks is in ``picking.py``; transformers' own loops do the rest, so 
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 import types
 import weakref
@@ -36,32 +34,38 @@ ACCELERATED: weakref.WeakKeyDictionary[nn.Module, FastHead] = weakref.WeakKeyDic
 """Models that accelerate() has seen and restore() has not."""
 
 
-def generate(
-    model: Any,
-    *inputs: Any,
-    streamer: Any = None,
-    assistant_model: Any = None,
-    tokenizer: Any = None,
-    assistant_tokenizer: Any = None,
-    headlong_seed: int | None = None,
-    **options: Any,
-) -> Any:
+def generate(model: Any, *inputs: Any, headlong_seed: int | None = None, **options: Any) -> Any:
     """``model.generate(*inputs, **options)`` from candidates, on a model that :func:`accelerate` has seen.
 
     ``headlong_seed``  the same seed gives the same noise to each (step, row, token); None: drawn from torch's generator
+    Beam sampling, returned scores, processors that need every score, and output layers that something was wrapped around
+    take the model's own path over the dense layer: counted in ``head.paths``, said once in a RuntimeWarning.
     """
     if not isinstance(model, GenerationMixin):
         raise InputError(f"model is {named(model)}; expected a model of transformers that generates")
+    call = stock_generate(model)
+    inputs, options = _by_name(call, inputs, options)
     if "custom_generate" in options:
         raise OptionError("custom_generate was given; this is one itself: call model.generate(...) for another")
-    given = {
-        "streamer": streamer, "assistant_model": assistant_model, "tokenizer": tokenizer,
-        "assistant_tokenizer": assistant_tokenizer, "headlong_seed": headlong_seed,
-    }  # fmt: skip
-    decode = functools.partial(headlong_generate, **given)
-    with _stop_strings(model, tokenizer, options) as known:
-        call = stock_generate(model)
-        return call(*inputs, custom_generate=decode, streamer=streamer, assistant_model=assistant_model, **known)
+    head, _ = accelerated(model)
+    check_generate(model)
+    given = {name: options[name] for name in _DROPPED if options.get(name) is not None}
+    asked = 0
+
+    def decode(
+        model: Any, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
+        inputs_tensor: Any = None, **kept: Any,
+    ) -> Any:  # fmt: skip
+        nonlocal asked
+        asked += 1
+        criteria = {"stopping_criteria": stopping_criteria, "generation_config": generation_config, **kept}
+        return _from_candidates(model, input_ids, logits_processor, criteria, inputs_tensor, given, headlong_seed)
+
+    with _stop_strings(model, options) as known:
+        found = call(*inputs, custom_generate=decode, **known)
+    if not asked:
+        head.fall_back(f"{_owner(model).__name__}.generate, which does not hand custom_generate on")
+    return found
 
 
 class Generate:
@@ -75,9 +79,19 @@ class Generate:
         return inspect.signature(stock_generate(self.model))
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
+        call = stock_generate(self.model)
+        inputs, options = _by_name(call, inputs, options)
         if options.get("custom_generate") is None and self.model in ACCELERATED:
             return generate(self.model, *inputs, **{name: it for name, it in options.items() if name != "custom_generate"})
-        return stock_generate(self.model)(*inputs, **options)  # as asked for, or a copy of the model, whose head is plain
+        return call(*inputs, **options)  # as asked for, or a copy of the model, whose head is plain
+
+
+def _by_name(call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional arguments by the names that ``call`` has for them; those of ``*args`` stay where they are."""
+    signature = inspect.signature(call)
+    signature.bind_partial(*inputs, **options)  # TypeError for an argument that is given twice
+    names = [name for name, one in signature.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    return inputs[len(names) :], dict(zip(names, inputs, strict=False)) | options
 
 
 def stock_generate(model: Any) -> Any:
@@ -86,44 +100,84 @@ def stock_generate(model: Any) -> Any:
     return types.MethodType(type(model).generate, model) if isinstance(found, Generate) else model.generate
 
 
-def headlong_generate(
-    model: Any,
-    input_ids: Tensor,
-    logits_processor: Any,
-    stopping_criteria: Any,
-    generation_config: Any,
-    inputs_tensor: Any = None,
-    headlong_seed: int | None = None,
-    **model_kwargs: Any,
-) -> Any:
-    """For ``model.generate(..., custom_generate=headlong_generate)`` on a model that :func:`accelerate` has seen.
+HANDING_ON = frozenset({
+    "CsmGenerationMixin",
+    "GraniteSpeechForConditionalGeneration",
+    "GraniteSpeechPlusForConditionalGeneration",
+    "JanusForConditionalGeneration",
+    "Pop2PianoForConditionalGeneration",
+    "SeamlessM4TForSpeechToText",
+    "SeamlessM4TForTextToText",
+    "SeamlessM4Tv2ForSpeechToText",
+    "SeamlessM4Tv2ForTextToText",
+    "WhisperGenerationMixin",
+})  # fmt: skip
+"""Transformers' classes whose own ``generate`` hands ``custom_generate`` on to the loop over this output layer."""
 
-    ``headlong_seed``  as :func:`generate`
-    Beam sampling, returned scores, processors that need every score, and output layers that something was wrapped around
-    take the model's own path over the dense layer: counted in ``head.paths``, said once in a RuntimeWarning.
-    """
+
+def _owner(model: Any) -> type:
+    """The class whose ``generate`` the model has."""
+    return next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
+
+
+def check_generate(model: Any) -> None:
+    """InputError where the model's ``generate`` is known not to reach :func:`generate`'s loop, or cannot."""
+    if not isinstance(vars(model).get("generate"), (Generate, types.NoneType)):
+        raise InputError(
+            f"model.generate is {named(model.generate)} that was set on this model, not a method of its class; pass "
+            "generate=False to leave it, with the dense output layer"
+        )
+    owner = _owner(model)
+    keywords = {one.kind for one in inspect.signature(vars(owner)["generate"]).parameters.values()}
+    theirs = owner.__module__.partition(".")[0] == "transformers" and owner is not GenerationMixin
+    if (theirs and owner.__name__ not in HANDING_ON) or inspect.Parameter.VAR_KEYWORD not in keywords:
+        raise InputError(
+            f"{owner.__name__} has a generate of its own, which no custom_generate reaches; expected that of transformers' "
+            "GenerationMixin: accelerate the part that writes the tokens, if it is a model itself, or pass generate=False for "
+            "an engine beside the dense output layer"
+        )
+
+
+_GONE = {
+    GenerationMode.CONTRASTIVE_SEARCH: "penalty_alpha",
+    GenerationMode.DOLA_GENERATION: "dola_layers",
+    GenerationMode.GROUP_BEAM_SEARCH: "num_beam_groups",
+    GenerationMode.CONSTRAINED_BEAM_SEARCH: "constraints or force_words_ids",
+}
+"""What transformers fetches the code of when it is asked for, and by which options it is."""
+_DROPPED = ("streamer", "assistant_model", "tokenizer", "assistant_tokenizer")
+"""What ``model.generate`` does not hand to a custom_generate."""
+
+
+def _from_candidates(
+    model: Any, input_ids: Tensor, processors: Any, asked: dict[str, Any], inputs_tensor: Any, given: Any, seed: int | None
+) -> Any:
+    """One of transformers' loops; ``asked``: its arguments; ``given``: those of :data:`_DROPPED` that the caller gave."""
     head, wrapped = accelerated(model)
-    given = {name: model_kwargs.pop(name, None) for name in _DROPPED}
-    given = given if any(part is not None for part in given.values()) else _dropped()
-    mode = generation_config.get_generation_mode(given["assistant_model"])
-    if given["streamer"] is not None and generation_config.num_beams > 1:
+    config = asked["generation_config"]
+    given = dict.fromkeys(_DROPPED) | given
+    mode = config.get_generation_mode(given["assistant_model"])
+    if given["streamer"] is not None and config.num_beams > 1:
         raise InputError("a streamer was given, and beams end all at once; leave out streamer or num_beams")
-    method = getattr(type(model), str(GENERATION_MODES_MAPPING[mode]).removeprefix("transformers-community/"), None)
-    if method is None:
-        raise InputError(f"{mode.value} is not part of transformers any more; leave out custom_generate")
-    asked: dict[str, Any] = {"stopping_criteria": stopping_criteria, "generation_config": generation_config, **model_kwargs}
+    loop = str(GENERATION_MODES_MAPPING[mode])
+    if "/" in loop:
+        raise OptionError(
+            f"{_GONE[mode]} asks for {mode.value}, which is no part of transformers any more; leave it out, or pass "
+            f"custom_generate={loop!r}, trust_remote_code=True as well: its code is fetched, and reads the whole output layer"
+        )
+    method = getattr(type(model), loop)
     asked["streamer"] = given["streamer"]
     if mode is GenerationMode.ASSISTED_GENERATION:
         asked |= {**given, "inputs_tensor": inputs_tensor}
     elif mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
         del asked["streamer"]
-    found = wrapped or _answerable(model, head, mode, logits_processor, generation_config, given)
+    found = wrapped or _answerable(model, head, mode, processors, config, given)
     if isinstance(found, str):
         head.fall_back(found)
         with head.dense(found):
-            return method(model, input_ids, logits_processor=logits_processor, **asked)
-    seed = int(torch.randint(2**63 - 1, (1,))) if headlong_seed is None else headlong_seed
-    return _decoded(model, head, method, mode, found, input_ids, seed, logits_processor, asked)
+            return method(model, input_ids, logits_processor=processors, **asked)
+    noise = int(torch.randint(2**63 - 1, (1,))) if seed is None else seed
+    return _decoded(model, head, method, mode, found, input_ids, noise, processors, asked)
 
 
 def _decoded(
@@ -227,24 +281,11 @@ class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no ty
         return scores.new_zeros(len(ids), self.picks.head.out_features).scatter_(1, ids[:, None], 1.0)
 
 
-_DROPPED = ("streamer", "assistant_model", "tokenizer", "assistant_tokenizer")
-
-
-def _dropped() -> dict[str, Any]:
-    """What ``model.generate`` was given and does not hand to a custom_generate: read in its frame, where it still is."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        names = frame.f_locals
-        if frame.f_code.co_name == "generate" and isinstance(names.get("self"), GenerationMixin):
-            return {name: names.get(name) for name in _DROPPED}
-        frame = frame.f_back
-    return dict.fromkeys(_DROPPED)
-
-
 @contextmanager
-def _stop_strings(model: Any, tokenizer: Any, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _stop_strings(model: Any, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """``options`` with ``stop_strings`` as the criterion that transformers would make of them, had it kept the tokenizer."""
     options, config, own = dict(options), options.get("generation_config"), model.generation_config
+    tokenizer = options.get("tokenizer")
     configured: list[Any] = [part for part in (config, own) if getattr(part, "stop_strings", None) is not None]
     strings = options.pop("stop_strings", None) or next((part.stop_strings for part in configured), None)
     if strings is None:

@@ -3,7 +3,7 @@
 ::
 
     head(hidden) = hidden @ weight.T + bias     to every call of the model: losses, training, beams, torch.compile
-    head.engine                                 what headlong_generate asks instead, while the module only keeps ``hidden``
+    head.engine                                 what generate asks instead, while the module only keeps ``hidden``
 
 A dense answer is never made up from candidates here: whoever calls the model sees the scores it always had.
 """
