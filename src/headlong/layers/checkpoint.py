@@ -57,7 +57,7 @@ BIASES_OF_WORDS = (
 WITH_WORDS = re.compile(r"(MaskedLM|CausalLM|LMHeadModel|PreTraining|ModelWithLMHead)$")
 """Classes around such an embedding that give logits over words; others around it classify, or give hidden vectors."""
 HEADLESS = re.compile(r"(?<!LMHead)(?<!DoubleHeads)(?<!MT)(?<!M4T)(?<!M4Tv2)(?<!Decoder)Model$")
-"""Classes that give hidden vectors; ``GPT2LMHeadModel``, ``MarianMTModel``, ``EncoderDecoderModel`` and the like give logits."""
+"""Classes that give hidden vectors; ``GPT2LMHeadModel``, ``MarianMTModel``, ``EncoderDecoderModel``, ... give logits."""
 
 
 class Checkpoint:
