@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from children import said
 from headlong import store
 from headlong.errors import (
     DtypeError,
@@ -251,6 +252,70 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(MalformedFileError, match="is empty"):
         store.open_file(tmp_path / "empty")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices as POSIX has them")
+def test_a_write_replaces_files_alone(tmp_path: Path) -> None:
+    """A device, a pipe or a folder stays what it is, for root, too; so does what a link to one leads to."""
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("folder", "pipe", "link"):
+        with pytest.raises(StoreError, match=f"{name} cannot be written: it is not a regular file"):
+            store.write_file(tmp_path / name, {"a": np.zeros(3)})
+    assert (tmp_path / "folder").is_dir() and (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink()
+    for device in ("/dev/full", "/dev/null"):
+        with pytest.raises(StoreError, match="is not a regular file"):
+            store.write_file(device, {})
+        assert Path(device).is_char_device()
+
+
+# ---- under a limit on memory ----
+
+LIMITED = """
+import os, resource, signal, sys
+import numpy as np
+import headlong as hl
+from headlong.store.checksum import checksum
+
+size, folder, native = 3 << 24, sys.argv[1], hl.compile(hl.Layer(np.eye(3, dtype=np.float32)), "full", threads=1)
+data = np.ones(size, np.uint8)
+layer = hl.Layer(data.view(np.float32).reshape(-1, 64))
+expected = checksum(memoryview(b""), memoryview(data), 1)
+
+def saved():
+    hl.compile(layer, "full", threads=2).save(folder + "/head")
+
+def summed():
+    assert checksum(memoryview(b""), memoryview(data), 4) == expected
+
+for what in (summed, saved):
+    for extra in (0, 2048, *range(7936, 8448, 32), 9000, 16640, 24000, 40000, 90000):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (extra << 10),) * 2)
+            try:
+                what()
+            except MemoryError:
+                pass
+            except BaseException as error:
+                os.write(2, f"{type(error).__name__}: {error}".encode())
+                os._exit(3)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if status:
+            sys.exit(f"{what.__name__} with {extra} KiB to spare ended with {status}")
+print("all ended")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits as Linux has them")
+@pytest.mark.skipif("san.so" in os.environ.get("LD_PRELOAD", ""), reason="a sanitizer needs terabytes of addresses")
+def test_a_limit_on_memory_is_a_memory_error_and_no_wait(tmp_path: Path) -> None:
+    """8 MiB are a thread's stack: with little more it starts and dies."""
+    assert said(LIMITED, tmp_path) == "all ended"
 
 
 # ---- versions ----

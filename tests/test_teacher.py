@@ -31,8 +31,18 @@ def test_shards_hold_the_best_and_the_mass_behind_them_and_a_stopped_run_goes_on
     distill(engine, HIDDEN, tmp_path, k=8, shard=20)
     assert [path.read_bytes() for path in paths] == before
     assert [paths[i].stat().st_mtime_ns for i in (0, 2)] == [stamps[0], stamps[2]]
-    with pytest.raises(StoreError, match="is of another call"):
+    with pytest.raises(StoreError, match=r"is of another call \(k 8, not 9\)"):
         distill(engine, HIDDEN, tmp_path, k=9, shard=20)
+    other, moved = hl.Layer(LAYER.weight + np.float32(1e-3)), HIDDEN.copy()
+    moved[30, 3] += 1e-6
+    for layer, vectors, said in ((other, HIDDEN, "00000.*layer"), (LAYER, moved, "00001.*hidden"), (LAYER, -HIDDEN, "hidden")):
+        with pytest.raises(StoreError, match=said):
+            distill(hl.compile(layer, delta=0), vectors, tmp_path, k=8, shard=20)
+    more = engine.with_rows(HIDDEN[:2])
+    for changed in (more, engine.without([5])):
+        with pytest.raises(StoreError, match="layer"):
+            distill(changed, HIDDEN, tmp_path, k=8, shard=20)
+    distill(more, HIDDEN, tmp_path / "more", k=8, shard=20)
     facts = truth(LAYER, HIDDEN)
     parts = list(read_teacher(tmp_path))
     ids, logits, lse, error, tail, off = (np.concatenate([part[i] for part in parts]) for i in range(6))

@@ -3,11 +3,13 @@
     tail = log(1 - sum over the k best of p)        within ``tail_error``: from lse, which the engine keeps within eps
 
 A folder of safetensors shards, ``teacher-00000.safetensors`` and so on: ``ids [n, k]`` int32, ``logits [n, k]``, ``lse, error,
-tail, tail_error [n]`` float32. A shard is written whole or not at all, so a run that was stopped goes on where it was.
+tail, tail_error [n]`` float32. A shard is written whole or not at all, so a run that was stopped goes on where it was. It records digests of the layer
+and of its vectors: shards of other ones are not gone on from.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,8 +44,8 @@ def distill(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:  # fmt: skip
     """What ``engine`` says of ``hidden [n, dim]``, in ``out``; shards that are there already, of the same call, are kept."""
-    if not (hasattr(engine, "topk") and hasattr(engine, "layer")):
-        raise InputError(f"engine is {named(engine)}; expected one that headlong.compile made")
+    if not (hasattr(engine, "topk") and hasattr(getattr(engine, "layer", None), "checksum")):
+        raise InputError(f"engine is {named(engine)}; expected one that headlong.compile made, which holds its layer")
     hidden = hidden_rows(hidden, engine.layer.dim)
     whole(k, "k", 1, engine.layer.vocab)
     whole(shard, "shard", 1, 2**40)
@@ -51,16 +53,19 @@ def distill(
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file; give another folder")
     folder.mkdir(parents=True, exist_ok=True)
+    call = {"format": FORMAT, "k": str(k), "promise": str(engine.promise), "layer": engine.layer.checksum()}
     made = []
     for number, start in enumerate(range(0, len(hidden), shard)):
         stop, path = min(start + shard, len(hidden)), folder / f"teacher-{number:05d}.safetensors"
-        about = {"format": FORMAT, "start": str(start), "stop": str(stop), "k": str(k), "promise": str(engine.promise)}
+        vectors = hashlib.sha256(np.ascontiguousarray(hidden[start:stop]).view(np.uint8).data).hexdigest()
+        about = {**call, "start": str(start), "stop": str(stop), "hidden": f"{hidden.dtype} {vectors}"}
         if not path.exists():
             parts = [_taught(engine, hidden[at : min(at + BLOCK, stop)], k) for at in range(start, stop, BLOCK)]
             columns = (np.concatenate(column) for column in zip(*parts, strict=True))
             write_file(path, dict(zip(Teacher._fields, columns, strict=True)), about)
         elif (found := open_file(path).metadata) != found | about:
-            raise StoreError(f"{path} is of another call ({found}); expected {about}: give another folder, or remove it")
+            other = ", ".join(f"{name} {found.get(name)}, not {about[name]}" for name in about if found.get(name) != about[name])
+            raise StoreError(f"{path} is of another call ({other}); give another folder, or remove it")
         made.append(path)
         if progress is not None:
             progress(stop, len(hidden))

@@ -27,7 +27,7 @@ from headlong.layers import matrix, structured
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.loading import load
-from headlong.store import is_tensor_file, open_file
+from headlong.store import is_tensor_file, mapped_bytes, open_file
 
 PLAIN = "weight"
 """The tensor of a file that holds one layer and no model; looked for after the names that models use."""
@@ -48,11 +48,11 @@ def results(paths: list[Path]) -> list[tuple[str, Any]]:
                 raise MalformedFileError(f"{file} is not a .json or .jsonl file; expected results, or a folder of them")
             continue
         try:
-            text = file.read_text(encoding="utf-8")
+            text = mapped_bytes(file, "JSON")[:].decode()
             lines = [json.loads(line) for line in text.splitlines() if line.strip()] if file.suffix == ".jsonl" else None
             found.append((file.name, json.loads(text) if lines is None else lines))
-        except OSError as error:
-            raise StoreError(f"{file} cannot be read: {cause(error)}") from error
+        except StoreError:
+            raise
         except ValueError as error:
             raise MalformedFileError(f"{file} is not JSON: {error}") from error
     if not found:
@@ -180,10 +180,10 @@ def _transposed(rows: Any, dim: int | None, vocab: int | None) -> str:
 
 def _npy(path: str) -> Any:
     try:
-        with open(path, "rb") as file:
-            known = file.read(len(MAGIC)) == MAGIC
-        if known:
+        if mapped_bytes(path, ".npy")[: len(MAGIC)] == MAGIC:
             return np.load(path, mmap_mode="r", allow_pickle=False)
+    except StoreError:
+        raise
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {cause(error)}") from error
     except NPY_FAULTS as error:

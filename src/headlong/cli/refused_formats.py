@@ -17,6 +17,8 @@ def kind(path: str) -> str:
     """``npy``, ``npz``, ``torch``, ``pickle``, ``csv``; empty for what is none of them or cannot be opened."""
     from headlong.store import is_tensor_file
 
+    if not Path(path).is_file():
+        return ""  # a pipe might never end
     try:
         with open(path, "rb") as file:
             start = file.read(4096)

@@ -15,6 +15,7 @@ the rows that came, so a change costs as much as they do, and an engine that was
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from typing import Any, NamedTuple
@@ -46,11 +47,20 @@ NONE = np.empty(0, np.int64)
 
 
 class Whole(NamedTuple):
-    """What is known of all classes as a whole; ids of those that are gone count."""
+    """What is known of all classes as a whole; ids of those that are gone count. ``parts``: all that tells it from another."""
 
     vocab: int
     dim: int
     link: Link
+    parts: tuple[Layer, Marks, Layer | None, Ids]
+
+    def checksum(self) -> str:
+        """sha256 over the settled layer and what came and went."""
+        settled, there, rows, ids = self.parts
+        digest = hashlib.sha256(there.tobytes() + ids.tobytes())
+        for layer in (settled, *([] if rows is None else [rows])):
+            digest.update(layer.checksum().encode())
+        return digest.hexdigest()
 
 
 class Changed(Merged):
@@ -65,7 +75,7 @@ class Changed(Merged):
 
     def __init__(self, settled: Engine, there: Marks, rows: Layer | None, ids: Ids, vocab: int) -> None:
         self.settled, self.there, self.rows, self.ids, self.promise = settled, there, rows, ids, settled.promise
-        self._whole = Whole(vocab, settled.layer.dim, settled.layer.link)
+        self._whole = Whole(vocab, settled.layer.dim, settled.layer.link, (settled.layer, there, rows, ids))
         alive = np.zeros(vocab, np.uint8)
         alive[: len(there)] = there
         alive[ids] = 1

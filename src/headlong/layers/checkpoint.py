@@ -19,7 +19,7 @@ from headlong.layers.gguf_file import PART, GgufFile, is_gguf
 from headlong.links import Link
 from headlong.number_checks import file_name
 from headlong.packed_rows import PackedRows
-from headlong.store import TensorFile, json_object, open_file
+from headlong.store import TensorFile, json_object, mapped_bytes, open_file
 
 INDEX = ".safetensors.index.json"
 PART_OF_MODEL = re.compile(r"\d+[-_.]of[-_.](?!0*1\D)\d+[^/]*\.safetensors$")
@@ -109,7 +109,7 @@ class Checkpoint:
     def config(self) -> dict[str, Any]:
         """``config.json`` beside the weights, or nothing."""
         path = self._file.with_name("config.json")
-        return json_object(_bytes(path), str(path)) if path.is_file() else {}
+        return json_object(mapped_bytes(path, "JSON")[:], str(path)) if os.path.lexists(path) else {}
 
     def _shard(self, file: str) -> TensorFile:
         if file not in self._open:
@@ -217,7 +217,7 @@ def _index_over(path: Path) -> Path | None:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    shards = json_object(_bytes(index), str(index)).get("weight_map")
+    shards = json_object(mapped_bytes(index, "JSON")[:], str(index)).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise MalformedFileError(f"{index} has no weight_map; expected a Hugging Face index of shards")
     for name, file in shards.items():
@@ -225,10 +225,3 @@ def _weight_map(index: Path) -> dict[str, str]:
         if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file or "\\" in file:
             raise MalformedFileError(f"{index} puts {name!r} into {file!r}; expected a .safetensors file next to it")
     return shards
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read: {error}") from error

@@ -9,13 +9,15 @@ from headlong.errors import KernelError
 
 
 def module() -> Any:
-    """The native module, or None where it was not built. A module that is there but broken raises."""
+    """The native module, or None where it was not built. KernelError where it is there but cannot be loaded."""
     try:
         return importlib.import_module("headlong._native")
     except ModuleNotFoundError as error:
         if error.name != "headlong._native":
             raise
         return None
+    except ImportError as error:  # of another Python, damaged, or more than a limit on memory leaves room for
+        raise KernelError(f"headlong._native cannot be loaded: {error}; install headlong again, or give it memory") from error
 
 
 def loaded() -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import struct
 import zlib
+from _thread import start_new_thread
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 PIECE = 1 << 24
 KEY = "headlong crc32"
@@ -46,14 +47,32 @@ class Checksum:
 
 
 def checksum(header: memoryview, data: memoryview, threads: int = 2) -> str:
-    """The checksum of a file: its header with the digits as zeros, and its data, pieces side by side."""
-    with ThreadPoolExecutor(threads) as pool:
-        pieces = list(pool.map(zlib.crc32, _cut(data)))
+    """The checksum of a file: its header with the digits as zeros, and its data, pieces side by side.
+
+    Nobody waits for a thread: one that the system does not start, or that dies at its start for want of memory, would never
+    come. Pieces that another thread has not finished when none is left are taken again.
+    """
+    pieces = list(_cut(data))
+    sums: list[int | None] = [None] * len(pieces)
+    left = iter(range(len(pieces)))
+
+    def take() -> None:
+        with suppress(MemoryError):
+            for place in left:
+                sums[place] = zlib.crc32(pieces[place])
+
+    for _ in range(min(threads, len(pieces)) - 1):
+        try:
+            start_new_thread(take, ())
+        except (RuntimeError, MemoryError):
+            break
+    take()
+    found = [zlib.crc32(piece) if known is None else known for known, piece in zip(sums, pieces, strict=True)]
     head = bytearray(header)
     place = 8 + len(START)
     if head[8:place] == START:
         head[place : place + len(NONE)] = NONE.encode()
-    return _joined(bytes(head), pieces)
+    return _joined(bytes(head), found)
 
 
 def _cut(data: memoryview) -> Iterator[memoryview]:

@@ -110,7 +110,7 @@ def mapped_bytes(path: str | os.PathLike[str], expected: str, mapped: bool = Tru
     """The bytes of a regular file that is not empty; ``expected`` is what kind of file a message says it should have been."""
     name = file_name(path)
     try:
-        if not stat.S_ISREG(os.stat(name).st_mode):
+        if not stat.S_ISREG(os.stat(name).st_mode):  # a pipe may never end
             raise StoreError(f"{name} is not a regular file; expected a {expected} file")
         with open(name, "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -104,10 +104,13 @@ def _pieces(array: Array) -> Iterator[Array]:
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file that takes the place of ``path``, on disk for sure, when the block ends without a fault.
 
-    Its folder is made where there is none, and it has the old file's permissions. Until then it has no name, where the system
+    Its folder is made where there is none, and it has the old file's permissions. A device, a pipe or a folder is no file that
+    could be replaced: it is refused. Until then it has no name, where the system
     has such files, so that a killed writer leaves nothing; elsewhere it lies beside ``path``, until a later writer removes it.
     """
     name = file_name(path)
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise StoreError(f"{name} cannot be written: it is not a regular file, and would be replaced by one; give another name")
     target = Path(os.path.realpath(name))
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
