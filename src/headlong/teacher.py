@@ -3,8 +3,8 @@
     tail = log(1 - sum over the k best of p)        within ``tail_error``: from lse, which the engine keeps within eps
 
 A folder of safetensors shards, ``teacher-00000.safetensors`` and so on: ``ids [n, k]`` int32, ``logits [n, k]``, ``lse, error,
-tail, tail_error [n]`` float32. A shard is written whole or not at all, so a run that was stopped goes on where it was. It records digests of the layer
-and of its vectors: shards of other ones are not gone on from.
+tail, tail_error [n]`` float32. A shard is written whole or not at all, so a run that was stopped goes on where it was; it
+records digests of the layer and of its vectors, so that no other run goes on from it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def distill(
             columns = (np.concatenate(column) for column in zip(*parts, strict=True))
             write_file(path, dict(zip(Teacher._fields, columns, strict=True)), about)
         elif (found := open_file(path).metadata) != found | about:
-            other = ", ".join(f"{name} {found.get(name)}, not {about[name]}" for name in about if found.get(name) != about[name])
+            other = ", ".join(f"{name} {found.get(name)}, not {new}" for name, new in about.items() if found.get(name) != new)
             raise StoreError(f"{path} is of another call ({other}); give another folder, or remove it")
         made.append(path)
         if progress is not None:
