@@ -28,6 +28,7 @@ import numpy as np
 
 import headlong as hl
 from common.real_layers import load
+from headlong.answers import Answer, named_fields
 from headlong.arrays import evenly
 from headlong.bench import measure
 from headlong.bench.measure import Contestant, Schedule
@@ -211,8 +212,10 @@ def measured(layer: hl.Layer, queries: Any, asked: argparse.Namespace) -> Iterat
 
 def copied(torch: Any, answer: Any) -> Any:
     """The answer apart from a graph's own memory, which the next replay writes to."""
+    if isinstance(answer, Answer):
+        return type(answer)(*(copied(torch, part) for part in named_fields(answer).values()))
     if isinstance(answer, tuple):
-        return type(answer)(*(copied(torch, part) for part in answer[:]))
+        return type(answer)(*(copied(torch, part) for part in answer))
     return answer.clone() if isinstance(answer, torch.Tensor) else answer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from headlong import arrays
+from headlong.answers import Answer
 from headlong.arrays import LARGE_PAGE, LEAST_LARGE, large_empty
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, ShapeError
 
@@ -23,7 +25,8 @@ class Inner(NamedTuple):
     path: str
 
 
-class Outer(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Outer(Answer):
     ids: Any
     proved: Any
     cost: Inner
@@ -181,6 +184,18 @@ def test_answers_leave_as_they_came() -> None:
     assert tensors.ids.data_ptr() == answer.ids.ctypes.data
     answer.ids.flags.writeable = False  # of which torch would warn
     assert arrays.answer_as(answer, arrays.Form("torch", False)).ids.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("given", [[2**63, 1], [[2**63], [1]], (0, 2**64 - 1), [np.uint64(2**63), np.int64(1)]])
+def test_whole_numbers_of_a_list_stay_whole(given: Any) -> None:
+    """NumPy makes float64 of a list that neither int64 nor uint64 was asked for, and 2^63 + 1 would be 2^63."""
+    found = arrays.as_numpy(given, "ids")
+    assert found.dtype == np.uint64 and found.tolist() == np.array(given, object).tolist()
+    with pytest.raises(IdError, match=r"ids holds \d+; class ids run from 0 to 9"):
+        arrays.checked_ids(found, 10, "ids")
+    assert arrays.as_numpy([], "ids").size == 0 and arrays.as_numpy([1, 2.5], "ids").dtype == np.float64
+    with pytest.raises(DtypeError, match="ids is a list that NumPy reads as objects"):
+        arrays.as_numpy([2**63, -1], "ids")
 
 
 def test_tensors_that_are_negated_or_conjugated_in_name_only_are_read() -> None:

@@ -19,7 +19,7 @@ HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = (
-    "errors", "number_checks", "cached_attribute", "dtypes", "arrays", "packed_rows", "links", "promise", "answers", "plan",
+    "errors", "number_checks", "cached_attribute", "dtypes", "answers", "arrays", "packed_rows", "links", "promise", "plan",
     "store", "layers",
 )  # fmt: skip
 CORE = {*LEFTWARD, *ARRAYS}

@@ -61,7 +61,7 @@ T rounded_up(double value) {
     return static_cast<double>(to) < value ? std::nextafter(to, std::numeric_limits<T>::infinity()) : to;
 }
 
-// A NamedTuple of the class `type`, without a Python call.
+// The Cost, a NamedTuple of the class `type`, without a Python call.
 template <typename... Items>
 nb::object named(nb::handle type, Items&&... items) {
     static const auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_alloc));
@@ -72,10 +72,30 @@ nb::object named(nb::handle type, Items&&... items) {
     return nb::steal(tuple);
 }
 
+// A class of answers, a frozen record with a slot for each field: filled without a Python call, as its own `__init__` does.
+struct Record {
+    explicit Record(nb::object of) : type(std::move(of)), fields(type.attr("__slots__")) {}
+    template <typename... Items>
+    nb::object operator()(Items&&... items) const {
+        static const auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(&PyBaseObject_Type, Py_tp_alloc));
+        nb::object record = nb::steal(allocate(reinterpret_cast<PyTypeObject*>(type.ptr()), 0));
+        if (!record.is_valid()) throw nb::python_error();
+        size_t at = 0;
+        const auto set = [&](const nb::object& item) {
+            if (PyObject_GenericSetAttr(record.ptr(), nb::object(fields[at++]).ptr(), item.ptr()) != 0) throw nb::python_error();
+        };
+        (set(items), ...);
+        return record;
+    }
+    nb::object type;
+    nb::tuple fields;
+};
+
 // The classes of answers, and what Python does for arrays that are not NumPy's.
 struct Classes {
     explicit Classes(const nb::tuple& t) : topk(t[0]), lse(t[1]), log_prob(t[2]), sample(t[3]), cost(t[4]), bfloat16(nb::cast<int>(t[5].attr("num"))) {}
-    nb::object topk, lse, log_prob, sample, cost;
+    Record topk, lse, log_prob, sample;
+    nb::object cost;
     int bfloat16;  // NumPy's number of a type that it knows from a package
 };
 
@@ -119,7 +139,7 @@ class DirectCall {
         unlocked([&] { answers = reader_.lse(call.rows, call.count, call.question); });
         if (answers.empty()) return nb::none();
         auto [lses, errors] = call.single ? normalisers<float>(answers) : normalisers<double>(answers);
-        return end(hidden, named(classes_.lse, lses, errors, cost_of(answers, 0)));
+        return end(hidden, classes_.lse(lses, errors, cost_of(answers, 0)));
     }
 
     nb::object log_prob(nb::handle hidden, nb::handle ids, nb::handle eps) const {
@@ -250,7 +270,7 @@ class DirectCall {
             proved[q] = a.proved;
         }
         auto [lses, errors] = normalisers<T>(answers, lost.data());
-        return named(classes_.topk, log_probs, ids, logits, lses, errors, proofs, cost_of(answers, 0));
+        return classes_.topk(log_probs, ids, logits, lses, errors, proofs, cost_of(answers, 0));
     }
 
     template <typename T>
@@ -260,7 +280,7 @@ class DirectCall {
         std::vector<double> lost(count);
         for (int64_t i = 0; i < count * m; ++i) log_prob[i] = rounded<T>(exponents[i] - answers[i / m].lse, &lost[i / m]);
         auto [lses, errors] = normalisers<T>(answers, lost.data());
-        return named(classes_.log_prob, log_probs, logits, lses, errors, cost_of(answers, m));
+        return classes_.log_prob(log_probs, logits, lses, errors, cost_of(answers, m));
     }
 
     nb::object sample_of(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) const {
@@ -275,7 +295,7 @@ class DirectCall {
             score[i] = draws[i].score;
             proved[i] = draws[i].proved;
         }
-        return named(classes_.sample, ids, logits, scores, proofs, cost_of(answers, 0), nb::none(), nb::none(), nb::none(), nb::none());
+        return classes_.sample(ids, logits, scores, proofs, cost_of(answers, 0), nb::none(), nb::none(), nb::none(), nb::none());
     }
 
     // `lost` of each: what rounding took of its other numbers.

@@ -1,16 +1,18 @@
-"""What an engine answers: NamedTuples of arrays of the kind and the precision that came in.
+"""What an engine answers: frozen records of arrays of the kind and the precision that came in.
 
-Every field has a name; unpacked, an answer is its first two: ``log_probs, ids = engine.topk(hidden)``, as ``torch.topk`` has
-them. ids are int64 and never renumbered. Log-probabilities, normalisers and ``error`` are float64 where the hidden vectors
+Every field has a name; unpacked, an answer is two of them: ``log_probs, ids = engine.topk(hidden)``, as ``torch.topk`` has
+them. An answer is no tuple: nothing counts, slices or rebuilds it by place, ``dataclasses.replace`` and ``fields`` take it by
+name. ids are int64 and never renumbered. Log-probabilities, normalisers and ``error`` are float64 where the hidden vectors
 are, else float32, and what that rounding took is part of ``error``; logits are float64, as ties are decided.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 Array = Any  # a NumPy array or a torch tensor, as the hidden vectors were
-Answer = TypeVar("Answer", bound=Any)
 
 
 class Cost(NamedTuple):
@@ -26,26 +28,22 @@ class Cost(NamedTuple):
     path: str
 
 
-def unpacked(kind: type[Answer]) -> type[Answer]:
-    """The NamedTuple, which unpacks as its first two fields, a draw as ids and log-probabilities; ``answer[:]`` is all."""
-    names = ("ids", "log_probs") if "score" in kind._fields else kind._fields[:2]
+class Answer:
+    """What all answers are; unpacked, the first two fields."""
 
-    def replace(self: Any, **changes: Any) -> Any:
-        return kind(**{**self._asdict(), **changes})
+    __slots__: tuple[str, ...] = ()
 
-    more: dict[str, Any] = {
-        "__iter__": lambda self: iter([getattr(self, name) for name in names]),
-        "__getnewargs__": lambda self: tuple(self[:]),  # for pickle, which would unpack two
-        "_asdict": lambda self: dict(zip(kind._fields, self[:], strict=True)),
-        "_replace": replace,
-    }
-    for name, method in more.items():
-        setattr(kind, name, method)
-    return kind
+    def __iter__(self) -> Iterator[Array]:
+        return (getattr(self, name) for name in self.__slots__[:2])
 
 
-@unpacked
-class TopK(NamedTuple):
+def named_fields(answer: Answer) -> dict[str, Any]:
+    """The fields of an answer by name, in their order, as they are."""
+    return {name: getattr(answer, name) for name in answer.__slots__}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopK(Answer):
     """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``.
 
     Proofs are about the numbers that the engine was compiled from: see :class:`headlong.Layer` on borrowed arrays.
@@ -60,8 +58,8 @@ class TopK(NamedTuple):
     cost: Cost
 
 
-@unpacked
-class LogProb(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class LogProb(Answer):
     """Log-probabilities of given classes: ``log_probs, logits [batch, m]``, ``lse, error [batch]``, ``cost``."""
 
     log_probs: Array
@@ -71,8 +69,8 @@ class LogProb(NamedTuple):
     cost: Cost
 
 
-@unpacked
-class Lse(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Lse(Answer):
     """The log-normaliser ``log sum_i exp(link(z_i))`` and its error, ``[batch]`` each, and the cost."""
 
     lse: Array
@@ -80,8 +78,8 @@ class Lse(NamedTuple):
     cost: Cost
 
 
-@unpacked
-class Entropy(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Entropy(Answer):
     """``-sum_i p_i log p_i`` in nats and its error, a log-normaliser that need not be as near, ``[batch]`` each, the cost.
 
     The mean of ``f(z)`` is ``engine.lse(hidden).lse - entropy``, within the sum of both errors. ``variance`` of ``-log p`` and
@@ -103,8 +101,8 @@ class Support(NamedTuple):
     offsets: Array
 
 
-@unpacked
-class Sample(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample(Answer):
     """Sampled classes: ``ids, logits, score, proved [batch, n]``; ``score`` is the winning ``link(z) / T + gumbel``.
 
     ``log_probs [batch, n]``  under the whole distribution at that temperature; ``kept [batch]``: the log of the mass that
@@ -121,3 +119,6 @@ class Sample(NamedTuple):
     kept: Array | None = None
     error: Array | None = None
     support: Support | None = None
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.ids, self.log_probs))

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 import mmap
+import numbers
 import sys
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.answers import Answer, named_fields
 from headlong.dtypes import BFLOAT16, HIDDEN, STORED
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, ShapeError, named
 
 Array = NDArray[Any]
 Kind = Literal["numpy", "torch"]
-Answer = TypeVar("Answer", bound=tuple[Any, ...])
+Given = TypeVar("Given", bound=Answer)
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 LARGE_PAGE, LEAST_LARGE = 1 << 21, 1 << 22
@@ -86,9 +88,19 @@ def as_numpy(value: Any, name: str) -> Array:
         array = np.asarray(value)
     except Exception as error:  # an object's own __array__ may raise anything
         raise DtypeError(f"{name} is not an array: {error}; pass a NumPy array or a torch tensor") from error
+    if array.dtype == np.float64 and array.size and isinstance(value, (list, tuple)):
+        array = _still_whole(value, array)
     if array.dtype == object:
         raise DtypeError(f"{name} is {named(value)} that NumPy reads as objects; pass a regular array of numbers")
     return array
+
+
+def _still_whole(value: Any, array: Array) -> Array:
+    """The array itself; of whole numbers some of which are beyond int64, which NumPy takes for float64, the whole numbers."""
+    each = np.array(value, object)
+    if not all(isinstance(one, numbers.Integral) for one in each.flat):
+        return array
+    return each.astype(np.uint64) if min(each.flat) >= 0 else each
 
 
 def _tensor_view(tensor: Any, name: str) -> Array:
@@ -134,15 +146,15 @@ def form_of(hidden: Any) -> Form:
     return Form(kind_of(hidden), not str(getattr(hidden, "dtype", "float64")).endswith("float64"))
 
 
-def answer_as(answer: Answer, form: Form) -> Answer:
-    """The same NamedTuple with every NumPy array in it, at any depth, as the kind that came in; where that was float32, bounded
+def answer_as(answer: Given, form: Form) -> Given:
+    """The same answer with every NumPy array in it, at any depth, as the kind that came in; where that was float32, bounded
     numbers are, too, and what their rounding takes joins ``error``. Exact logits stay float64: rounded, they would tie."""
     if form.single:
         answer = _single(answer)
     return answer if form.kind == "numpy" else _as_torch(answer)
 
 
-def answer_like(answer: Answer, value: object) -> Answer:
+def answer_like(answer: Given, value: object) -> Given:
     """The same as the kind of ``value``, no number rounded."""
     return answer if kind_of(value) == "numpy" else _as_torch(answer)
 
@@ -151,8 +163,8 @@ BOUNDED = ("log_probs", "lse", "entropy", "kept")
 """Fields of answers that are within ``error``, and have the precision that came in."""
 
 
-def _single(answer: Any) -> Any:
-    fields: dict[str, Any] = answer._asdict()
+def _single(answer: Given) -> Given:
+    fields = named_fields(answer)
     if fields.get("error") is None:
         return answer
     with np.errstate(over="ignore"):
@@ -162,7 +174,7 @@ def _single(answer: Any) -> Any:
         with np.errstate(invalid="ignore"):
             lost = np.where(np.isfinite(fields[name]), np.abs(value - fields[name]), 0.0)
         error = np.maximum(error, fields["error"] + lost.max(axis=tuple(range(1, lost.ndim)), initial=0.0))
-    return answer._replace(**narrow, error=round_up(error))
+    return type(answer)(**fields | narrow | {"error": round_up(error)})
 
 
 def round_up(values: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -172,8 +184,8 @@ def round_up(values: NDArray[np.float64]) -> NDArray[np.float32]:
         return np.where(near < values, np.nextafter(near, np.float32(np.inf)), near)
 
 
-def _as_torch(answer: Any) -> Any:
-    return type(answer)(*(_value_as_torch(value) for value in answer[:]))
+def _as_torch(answer: Given) -> Given:
+    return type(answer)(*map(_value_as_torch, named_fields(answer).values()))
 
 
 def _value_as_torch(value: Any) -> Any:
@@ -181,7 +193,7 @@ def _value_as_torch(value: Any) -> Any:
         # torch warns about read-only memory, and cannot read reversed strides
         owned = value if value.flags.writeable and value.flags.c_contiguous else value.copy()
         return sys.modules["torch"].from_numpy(owned)
-    return _as_torch(value) if isinstance(value, tuple) else value
+    return type(value)(*map(_value_as_torch, value)) if isinstance(value, tuple) else value
 
 
 def hidden_rows(hidden: Any, dim: int, name: str = "hidden", vocab: int | None = None) -> Array:

@@ -74,19 +74,21 @@ def distill(
 
 def _taught(engine: Any, hidden: Any, k: int) -> Teacher:
     top: TopK = engine.topk(np.asarray(hidden).astype(np.float64), k)
-    tail, tail_error = tail_of(top)
+    tail, tail_error = tail_of(top, engine.layer.vocab)
     ids, logits = top.ids.astype(np.int32), top.logits.astype(np.float32)
     lse, error = top.lse.astype(np.float32), (top.error + np.abs(top.lse) * 2.0**-24).astype(np.float32)
     return Teacher(ids, logits, lse, error, tail.astype(np.float32), tail_error.astype(np.float32))
 
 
-def tail_of(top: TopK) -> tuple[Any, Any]:
-    """``log(1 - mass of top)`` and how far off it is: both ends, whose middle is given; -inf where nothing is left for sure."""
+def tail_of(top: TopK, vocab: int) -> tuple[Any, Any]:
+    """``log(1 - mass of top)`` and how far off it is: both ends, whose middle is given; -inf where no class is left."""
     mass = np.where(top.ids < 0, 0.0, np.exp(top.log_probs)).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        low, high = (np.log(np.maximum(1 - mass * np.exp(end), 0.0)) for end in (top.error, -top.error))
+        low, high = (np.log1p(-np.minimum(mass * np.exp(end), 1.0)) for end in (top.error, -top.error))
         middle = np.where(np.isneginf(high), -np.inf, np.where(np.isneginf(low), high, (low + high) / 2))
         error = np.where(np.isneginf(high), 0.0, np.where(np.isneginf(low), np.inf, (high - low) / 2))
+    every = (top.ids < 0).any(axis=1) | (top.ids.shape[1] == vocab)  # what the normaliser's error leaves is no class's
+    middle, error = np.where(every, -np.inf, middle), np.where(every, 0.0, error)
     return middle, error + 2.0**-23 * np.abs(np.where(np.isfinite(middle), middle, 0.0))
 
 

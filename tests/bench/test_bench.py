@@ -221,7 +221,7 @@ def test_what_a_proof_leaves_out_is_counted(rng: np.random.Generator) -> None:
     found, truth = hl.compile(layer, "full").topk(hidden, 3), Truth.of(layer, hidden, 3)
 
     def outside(**wrong: Any) -> int:
-        liar = Contestant("liar", lambda block: found._replace(**wrong))
+        liar = Contestant("liar", lambda block: replace(found, **wrong))
         return int(rows.compared(liar, layer, hidden, len(hidden), truth)["outside"])
 
     ids, log_probs = found.ids.copy(), found.log_probs.copy()

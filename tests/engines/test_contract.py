@@ -203,7 +203,7 @@ BAD: list[tuple[Callable[[Any, Any], Any], type[HeadlongError], str]] = [
     (lambda e, h: e.sample(h, position=2**64), OptionError, "position is"),
     (lambda e, h: e.sample(None), DtypeError, "hidden is"),
     (lambda e, h: e.sample(np.float32(1.0)), ShapeError, r"hidden has shape \[\]"),
-    (lambda e, h: e.sample(h, top_p=[[0.5], [0.5, 0.6]]), DtypeError, "top_p is not an array"),
+    (lambda e, h: e.sample(h, top_p=[[0.5], [0.5, 0.6]]), ShapeError, "top_p has shape"),
     (lambda e, h: e.sample(h, seed={}), OptionError, "seed is"),
     *(
         (lambda e, h, verb=verb, wrong=wrong, at=at: getattr(e, verb)(with_entry(h, at, wrong)), NonFiniteError, "finite")

@@ -8,10 +8,12 @@ All rows, which takes some minutes, and says what it counted (results/serving.lo
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import pickle
 import sys
 from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from scipy.stats import chisquare
 
 import headlong as hl
 from benchmarks.common import real_layers
+from headlong.answers import named_fields
 from headlong.encode.basis import basis_for, energy
 from headlong.encode.segments import lead, led_by_eight
 from headlong.encode.tiles import codes_of
@@ -82,7 +85,7 @@ def say(what: str) -> None:
 
 
 def fields(answer: Any) -> dict[str, np.ndarray]:
-    named = answer._asdict()
+    named = named_fields(answer)
     return {name: part for name, part in named.items() if isinstance(part, np.ndarray)}
 
 
@@ -220,7 +223,7 @@ def test_float32_comes_back_as_float32_within_its_error(verb: str, layer: hl.Lay
     narrow = HIDDEN.astype(np.float32)
     wide, single = (getattr(engine, verb)(rows, *more) for rows in (narrow.astype(np.float64), narrow))
     tensor = getattr(engine, verb)(torch.from_numpy(narrow), *more)
-    for name in {"log_probs", "lse", "entropy", "error"} & set(single._fields):
+    for name in {"log_probs", "lse", "entropy", "error"} & set(named_fields(single)):
         values = getattr(single, name)
         assert values.dtype == np.float32 and getattr(wide, name).dtype == np.float64
         assert getattr(tensor, name).dtype == torch.float32 and (getattr(tensor, name).numpy() == values).all()
@@ -234,13 +237,87 @@ def test_answers_unpack_as_their_first_two_and_stay_whole_elsewhere() -> None:
     top = engine.topk(HIDDEN, 10)
     log_probs, ids = top
     assert log_probs is top.log_probs and ids is top.ids
-    again = pickle.loads(pickle.dumps(top))  # noqa: S301  # just made here
-    for whole in (copy.deepcopy(top), again, top._replace(ids=top.ids), type(top)(**top._asdict())):
-        assert type(whole) is hl.TopK and (whole.lse == top.lse).all() and whole.cost.path == top.cost.path
+    again = [pickle.loads(pickle.dumps(top, protocol)) for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1)]  # noqa: S301
+    for whole in (*again, copy.copy(top), copy.deepcopy(top), replace(top, ids=top.ids), hl.TopK(**named_fields(top))):
+        assert type(whole) is hl.TopK and whole.cost.path == top.cost.path
+        for name in named_fields(whole).keys() - {"cost"}:
+            np.testing.assert_array_equal(getattr(whole, name), getattr(top, name), err_msg=name)
     lse, error = engine.lse(HIDDEN)
     ids, log_probs = engine.sample(HIDDEN, 2, seed=1)
     assert lse.shape == error.shape == (12,) and ids.shape == log_probs.shape == (12, 2)
     assert engine.sample(HIDDEN, seed=1, eps=np.inf).log_probs is None
+
+
+@pytest.mark.parametrize("ask", ["topk", "log_prob", "lse", "entropy", "sample"])
+def test_an_answer_is_a_frozen_record_and_no_tuple_that_something_could_rebuild_by_place(ask: str, layer: hl.Layer) -> None:
+    torch, pytree = pytest.importorskip("torch"), pytest.importorskip("torch.utils._pytree")
+    cloudpickle = pytest.importorskip("cloudpickle")  # how Ray and Spark send what a function gives
+    engine = hl.compile(layer, delta=0)
+    more = {"log_prob": (np.zeros((12, 1), np.int64),)}.get(ask, ())
+    for rows in (HIDDEN, torch.from_numpy(HIDDEN)):
+        answer = getattr(engine, ask)(rows, *more)  # by the native call where there is one
+        assert not isinstance(answer, tuple) and not hasattr(answer, "__len__") and not hasattr(answer, "__getitem__")
+        assert not hasattr(answer, "__dict__"), "a slot for each field, and for nothing else"
+        for wrong in (lambda one=answer: setattr(one, "cost", 0), lambda one=answer: delattr(one, "cost")):
+            with pytest.raises(FrozenInstanceError):
+                wrong()
+        assert len(list(answer)) == len(tuple(answer)) == len([*zip(answer, answer, strict=True)]) == 2
+        leaves, form = pytree.tree_flatten({"answer": [answer]})
+        assert leaves == [answer] and pytree.tree_unflatten(leaves, form)["answer"][0] is answer
+        far = pickle.loads(cloudpickle.dumps([answer]))[0]  # noqa: S301
+        assert type(far) is type(answer) and far.cost.path == answer.cost.path
+        assert [field.name for field in dataclasses.fields(far)] == list(named_fields(answer))
+
+
+FORMS: dict[str, Any] = {
+    "list": list, "tuple": tuple, "array": lambda each: np.array(each, np.uint64),
+    "NumPy's": lambda each: [np.uint64(one) if one >= 2**63 else np.int64(one) for one in each],
+    "arrays of none": lambda each: [np.array(one, np.uint64) for one in each],
+    "torch": lambda each: [sys.modules["torch"].tensor(one) if one < 2**63 else one for one in each],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["seed", "position"])
+def test_seeds_and_positions_of_each_row_are_whole_numbers_in_every_form(name: str, form: str) -> None:
+    pytest.importorskip("torch")
+    engine = hl.compile(LAYERS["plain"])
+    each = [2**63, 1, 2**64 - 1, 2**53 + 1, 2**63 - 1]
+    rows, other = HIDDEN[: len(each)], {"seed": "position", "position": "seed"}[name]
+    found = engine.sample(rows, 2, **{name: FORMS[form](each), other: 5})
+    for row, one in enumerate(each):
+        alone = engine.sample(rows[row : row + 1], 2, **{name: one, other: 5})
+        assert (found.ids[row] == alone.ids[0]).all() and (found.score[row] == alone.score[0]).all(), f"{name} {one}"
+    with pytest.raises(OptionError, match=f"{name} is {2**64}; expected a whole number from 0 to {2**64 - 1}"):
+        engine.sample(HIDDEN[:2], **{name: [2**64, 1]})
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, list])
+def test_positions_that_would_wrap_around_in_their_own_type_do_not_count_up(kind: Any) -> None:
+    engine = hl.compile(LAYERS["plain"])
+    last = 255 if kind is np.uint8 else 127
+    places = [last, 0] if kind is list else np.array([last, 0], kind)
+    found = engine.sample(HIDDEN[:2], 2, seed=5, position=places, eps=np.inf)
+    assert (found.ids[1] == engine.sample(HIDDEN[1:2], 2, seed=5, position=0, eps=np.inf).ids[0]).all()
+    if kind is np.int8:
+        with pytest.raises(OptionError, match="position is -128"):
+            engine.sample(HIDDEN[:2], seed=5, position=np.array([127, -128], kind), eps=np.inf)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("single", [False, True])
+def test_the_least_eps_that_may_be_asked_is_asked_of_everything_behind(kind: str, single: bool, layer: hl.Layer) -> None:
+    """Verbs that are made of others ask those for a part of eps, and nobody is told of a number that he never gave."""
+    engine, rows = KINDS[kind](layer), HIDDEN[:3].astype(np.float32 if single else np.float64)
+    every = engine.topk(rows, 40, eps=1e-300)
+    assert np.isfinite(engine.entropy(rows, eps=1e-300).entropy).all() and np.isfinite(every.log_probs).all()
+    found = list(engine.ranked(rows, eps=1e-300))
+    assert (np.stack([ids for ids, _ in found[:40]], 1) == every.ids).all()
+    engine.sample(rows, eps=1e-300, top_p=0.5, min_p=0.1, temperature=0.7)
+    engine.log_prob(rows, every.ids, eps=1e-300, exclude=[5])
+    for ask in (engine.entropy, engine.topk, engine.lse, lambda given, eps: next(engine.ranked(given, eps=eps))):
+        with pytest.raises(OptionError, match="eps is 1e-301; expected a number from 1e-300 up"):
+            ask(rows, eps=1e-301)
 
 
 @pytest.mark.parametrize("scale", [0.02, 1.0, 4.0])

@@ -52,6 +52,28 @@ def test_a_head_is_a_distribution_and_its_parts_agree(kind: str, shape: tuple[in
 
 
 @pytest.mark.parametrize("kind", sorted(HEADS))
+@pytest.mark.parametrize("rows", [5, 0])
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weight": torch.ones(65)}], ids=["", "smooth", "weighed"])
+def test_without_a_target_that_counts_the_loss_is_torchs_and_every_parameter_has_a_gradient(
+    kind: str, rows: int, options: dict[str, Any]
+) -> None:
+    """NaN, and gradients of 0: a parameter without one would keep a process of DDP from its next step."""
+    if kind == "experts" and options:
+        pytest.skip("takes neither")
+    head, hidden = built(kind), torch.randn(rows, 16, requires_grad=True)
+    target = torch.full((rows,), -100)
+    logits = functional.linear(hidden, weight := torch.randn(65, 16, requires_grad=True))
+    ours = {"class_weight" if name == "weight" else name: value for name, value in options.items()}
+    theirs, loss = functional.cross_entropy(logits, target, **options), head(hidden, target, **ours).loss
+    assert theirs.isnan() and loss.isnan()
+    (grad,) = torch.autograd.grad(theirs, weight)
+    loss.backward()
+    assert (grad == 0).all()
+    for name, part in [*head.named_parameters(), ("hidden", hidden)]:
+        assert part.grad is not None and (part.grad == 0).all(), name
+
+
+@pytest.mark.parametrize("kind", sorted(HEADS))
 def test_a_few_steps_lower_the_loss(kind: str) -> None:
     head, (hidden, target) = built(kind, 16, 65), asked((32, 16, 65))
     optimiser = torch.optim.Adam(head.parameters(), 0.05)

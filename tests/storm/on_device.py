@@ -32,6 +32,7 @@ from cases import Case, build, draw, facts_of  # noqa: E402
 
 import headlong as hl  # noqa: E402
 from devices import GPU, PLACE, tensor, torch  # noqa: E402
+from headlong.answers import named_fields  # noqa: E402
 from headlong.bench import measure  # noqa: E402
 from headlong.engines.class_masks import class_mask  # noqa: E402
 from oracle import Truth  # noqa: E402
@@ -59,7 +60,8 @@ class InNumpy:
 
 
 def arrays(answer: Any) -> Any:
-    return type(answer)(*(arrays(part) if isinstance(part, tuple) else _array(part) for part in answer[:]))
+    parts = answer if isinstance(answer, tuple) else named_fields(answer).values()
+    return type(answer)(*(arrays(part) if isinstance(part, tuple) else _array(part) for part in parts))
 
 
 def _array(part: Any) -> Any:
@@ -102,7 +104,7 @@ def _beside_nan(found: checks.Found, engine: InNumpy, hidden: Any, k: int, facts
     answered = (top.ids[-1] != -1).any() or top.proved[-1] or not np.isnan(top.lse[-1])
     if answered or drawn.ids[-1, 0] != -1 or drawn.proved[-1, 0]:
         found.fault("NaN", f"is answered by {top.ids[-1]}, {drawn.ids[-1]}")
-    checks.ranked(found, "beside NaN", top._replace(ids=top.ids[:-1], logits=top.logits[:-1]), facts)
+    checks.ranked(found, "beside NaN", replace(top, ids=top.ids[:-1], logits=top.logits[:-1]), facts)
 
 
 def _captured(found: checks.Found, engine: InNumpy, hidden: Any, k: int, facts: Truth) -> None:

@@ -84,4 +84,10 @@ def checked_n(n: Any) -> int:
 def aimed(eps: Any, promise: Promise, form: Form) -> float:
     """What a normaliser has to be within, so that it is within ``eps`` (None: what is promised) in the caller's precision."""
     wanted = promise.eps if eps is None else checked_eps(eps)
-    return wanted * FLOAT32_ROOM if form.single else wanted
+    return part_of(wanted, FLOAT32_ROOM) if form.single else wanted
+
+
+def part_of(eps: float, share: float) -> float:
+    """What of ``eps`` is asked in somebody's name: not less than callers themselves may ask, or a refusal would tell them of a
+    number that they never gave."""
+    return max(share * eps, float(RANGES["eps"][0]))

@@ -227,8 +227,8 @@ class Engine(Changeable, Common):
             if temperature == 1 or not isinstance(link, Affine):
                 return found
             moved = 2 * UNIT * link.steepest * float(self.norms.max()) * np.linalg.norm(colder, axis=1)
-            tempered: Lse = found._replace(lse=found.lse + link.shift * (1 / temperature - 1), error=found.error + moved)
-            return tempered
+            shift = link.shift * (1 / temperature - 1)
+            return dataclasses.replace(found, lse=found.lse + shift, error=found.error + moved)
         if isinstance(link, Affine):
             return self.at_temperature(temperature).lse(hidden, eps=eps, **limits)
         return super().tempered_lse(hidden, temperature, eps, limits)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,23 +82,29 @@ def first_of(position: Any, batch: int) -> Any:
     """The position of the first row, where those of the others count up from it; None where they do not."""
     if position is None:
         return 0
-    if not is_each(position) and not hasattr(position, "shape"):
-        return position if batch == 1 else None
-    places = as_numpy(position, "position")
-    if places.dtype.kind not in "iu" or places.shape != (batch,) or not batch:
-        return None
-    return int(places[0]) if (np.diff(places) == 1).all() else None
+    places = _numbers(position, "position")
+    if not isinstance(places, list):
+        return places if batch == 1 and not hasattr(position, "shape") else None
+    # in Python's integers: those of an array would wrap around
+    counts = len(places) == batch and all(type(place) is int and place == places[0] + row for row, place in enumerate(places))
+    return places[0] if counts and batch else None
 
 
 def _each(given: Any, batch: int, name: str, check: Any) -> list[Any]:
-    if not is_each(given) and not hasattr(given, "shape"):
-        return [check(given, name, *RANGES[name], ADVICE.get(name, ""))] * batch
-    values = as_numpy(given, name)
-    if values.ndim == 0:
-        return [check(values.item(), name, *RANGES[name], ADVICE.get(name, ""))] * batch
-    if values.shape != (batch,):
-        raise ShapeError(f"{name} has shape {list(values.shape)}; expected one number, or {batch}, one per row")
-    return [check(value, name, *RANGES[name], ADVICE.get(name, "")) for value in values.tolist()]
+    values = _numbers(given, name)
+    if not isinstance(values, list):
+        return [check(values, name, *RANGES[name], ADVICE.get(name, ""))] * batch
+    if len(values) != batch or any(isinstance(value, list) for value in values):
+        inner = [len(value) for value in values[:1] if isinstance(value, list)]
+        raise ShapeError(f"{name} has shape {[len(values), *inner]}; expected one number, or {batch}, one per row")
+    return [check(value, name, *RANGES[name], ADVICE.get(name, "")) for value in values]
+
+
+def _numbers(given: Any, name: str) -> Any:
+    """Python's own numbers, one or a list of them: whole numbers stay whole, where one array of all would be float64."""
+    if isinstance(given, (list, tuple)):
+        return [_numbers(value, name) for value in given]
+    return as_numpy(given, name).tolist() if hasattr(given, "shape") else given
 
 
 def sample(
@@ -130,11 +137,11 @@ def sample(
     if math.isfinite(aim):
         steps = np.array(rules.temperature)[:, None]
         log_probs = np.where(found.ids < 0, -math.inf, engine.exponents(found.logits) / steps - found.lse[:, None])
-        answer = answer._replace(log_probs=log_probs, kept=found.log_kept(), error=found.error)
+        answer = replace(answer, log_probs=log_probs, kept=found.log_kept(), error=found.error)
     if support:
         every = [found.classes(row) if part is None else np.sort(part) for row, part in enumerate(found.kept)]
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in every])])
-        answer = answer._replace(support=Support(np.concatenate([*every, np.empty(0, np.int64)]), offsets.astype(np.int64)))
+        answer = replace(answer, support=Support(np.concatenate([*every, np.empty(0, np.int64)]), offsets.astype(np.int64)))
     return answer_as(answer, form)
 
 
@@ -212,8 +219,8 @@ class _Draws:
             self._take(run, self.engine.drawn(self.rows[run], filters, **self.limits(run)))
 
     def _take(self, rows: list[int], drawn: Sample) -> None:
-        for to, part in zip((self.ids, self.logits, self.score, self.proved), drawn[:4], strict=True):
-            to[rows] = part
+        for name in ("ids", "logits", "score", "proved"):
+            getattr(self, name)[rows] = getattr(drawn, name)
         self.count(rows, drawn.cost)
 
     def weigh_nuclei(self, rows: list[int]) -> list[int]:
@@ -280,7 +287,8 @@ class _Draws:
         top = engine.topk(self.rows[rows], k, eps=min(eps, engine.exact_at), **self.limits(rows))
         self.count(rows, top.cost)
         found = []
-        for there, ids, logits, lse, off, proved in zip(top.ids >= 0, *top[1:6], strict=True):
+        columns = top.ids >= 0, top.ids, top.logits, top.lse, top.error, top.proved
+        for there, ids, logits, lse, off, proved in zip(*columns, strict=True):
             scores, complete = engine.exponents(logits[there]), k == vocab or not there.all()
             found.append(_Best(ids[there], logits[there], scores, complete, bool(proved), (lse - off, lse + off)))
         return found

@@ -15,6 +15,7 @@ The variance of ``-log p`` weighs a class by the square of its surprisal, so tha
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from headlong.answers import Cost, Entropy, TopK
 from headlong.arrays import answer_as, round_up
 from headlong.dtypes import UNIT, Doubles
-from headlong.engines.arguments import aimed, asked
+from headlong.engines.arguments import aimed, asked, part_of
 from headlong.engines.promise_failures import ROUNDING, float64_error, longest_row
 from headlong.native import FoundEntropy
 
@@ -43,12 +44,12 @@ def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: 
         whole = Entropy(found.entropy, found.error, found.lse, cost, variance, off)
         if call.form.single:
             narrow = variance.astype(np.float32)
-            whole = whole._replace(variance=narrow, variance_error=round_up(off + np.abs(narrow - variance)))
+            whole = replace(whole, variance=narrow, variance_error=round_up(off + np.abs(narrow - variance)))
         return answer_as(whole, call.form)
     limits = {"allowed": allowed, "exclude": exclude}
     k = min(HEADS, engine.layer.vocab)
     # An error of the normaliser counts about H times, and less than ten nats of most layers' rows.
-    top = engine.topk(call.hidden, k, eps=aim / 10, **limits)
+    top = engine.topk(call.hidden, k, eps=part_of(aim, 0.1), **limits)
     left = np.full(len(call.hidden), engine.layer.vocab) if call.mask is None else call.mask.sum(axis=1, dtype=np.int64)
     middle, error = bounds(top, np.broadcast_to(left, len(call.hidden)))
     lse, rows, read, dense = top.lse.copy(), top.cost.rows.copy(), top.cost.bytes.copy(), top.cost.dense.copy()

@@ -87,7 +87,8 @@ class Merged(Bounded, ABC):
             cost = [np.zeros(len(call.hidden), kind) for kind in (np.int64, np.float64, np.bool_)]
             for rows in part.runs(len(call.hidden)):
                 drawn = part.drawn(call.hidden[rows], rows, filters._replace(row0=(filters.row0 + rows.start) % 2**64))
-                for to, one in zip((*best, *cost), (*drawn[:4], *drawn.cost[:3]), strict=True):
+                found = drawn.ids, drawn.logits, drawn.score, drawn.proved, *drawn.cost[:3]
+                for to, one in zip((*best, *cost), found, strict=True):
                     to[rows] = one
             return *best, *cost
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ class Part(NamedTuple):
         top = self.engine.topk(hidden, min(k, self.engine.layer.vocab), eps=eps, allowed=self.marks)
         if self.first or self.names is not None:
             names = top.ids + self.first if self.names is None else self.names[top.ids]
-            top = top._replace(ids=np.where(top.ids < 0, -1, names))
+            top = replace(top, ids=np.where(top.ids < 0, -1, names))
         short = k - top.ids.shape[1]
         if not short:
             return top
@@ -61,8 +62,7 @@ class Part(NamedTuple):
             np.pad(part, ((0, 0), (0, short)), constant_values=none)
             for part, none in ((top.ids, -1), (top.logits, -np.inf), (top.log_probs, -np.inf))
         )
-        padded: TopK = top._replace(ids=ids, logits=logits, log_probs=log_probs)
-        return padded
+        return replace(top, ids=ids, logits=logits, log_probs=log_probs)
 
     def lse(self, hidden: Doubles, eps: float | None, temperature: float | None) -> Lse:
         reader = self.engine if temperature is None else self.engine.at_temperature(temperature)
@@ -96,8 +96,7 @@ class Part(NamedTuple):
         if self.names is None:
             allowed = None if mask is None else Marked(mask)
             drawn = self.engine.drawn(hidden, filters._replace(class0=filters.class0 + self.first), allowed)
-            named: Sample = drawn._replace(ids=drawn.ids + self.first) if self.first else drawn
-            return named
+            return replace(drawn, ids=drawn.ids + self.first) if self.first else drawn
         places = np.ascontiguousarray(np.broadcast_to(np.arange(len(self.names)), (len(hidden), len(self.names))))
         logits = logits_of(self.engine, hidden, places)
         names = np.broadcast_to(self.names, logits.shape)

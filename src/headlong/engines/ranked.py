@@ -9,6 +9,7 @@ normaliser stays that of the first call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,4 +47,4 @@ def ranked(
         place, k = k, min(2 * k, engine.layer.vocab)
         more: TopK = engine.topk(rows, k, eps=engine.exact_at, **limits)
         log_probs = engine.exponents(more.logits) - np.where(np.isfinite(top.lse), top.lse, 0.0)[:, None]
-        found = answer_as(more._replace(log_probs=log_probs, lse=top.lse, error=top.error), form)
+        found = answer_as(replace(more, log_probs=log_probs, lse=top.lse, error=top.error), form)

@@ -125,7 +125,7 @@ class ExpertsHead(Head):
         route = self.route(x)
         losses, missed = self._losses(x * route.value[:, None], target, route)
         taught = -self._mass(route.gate[missed], target[missed]).log().sum()
-        task = (losses.sum() + taught) / max(1, len(target))
+        task = (losses.sum() + taught) / len(target)  # of no target NaN, as torch has it
         return HeadOutput(task + self.penalty(route), lambda: -losses.masked_fill(missed, math.inf))
 
     def penalty(self, route: Route) -> Tensor:
@@ -165,7 +165,7 @@ class ExpertsHead(Head):
                 )
             )
         order = torch.cat(route.rows)
-        found = torch.cat(losses) if losses else scaled.new_zeros(0)
+        found = torch.cat(losses) if losses else scaled.sum(1) * self.weight.sum()  # none, and a gradient for both
         return torch.zeros_like(route.value, dtype=found.dtype).index_put((order,), found), places == ABSENT
 
     def parts(self) -> list[tuple[Tensor, Tensor]]:

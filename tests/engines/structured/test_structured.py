@@ -142,7 +142,8 @@ def test_a_batch_is_a_loop_and_threads_change_nothing(kind: str) -> None:
     case = made(kind, 16, 65, rows=9)
     engine, other = compiled(case), hl.compile(case.layer, delta=0.0, threads=2)
     whole = engine.topk(case.hidden, k=7)
-    assert all((a == b).all() for a, b in zip(whole[:3], other.topk(case.hidden, k=7)[:3], strict=True))
+    again = other.topk(case.hidden, k=7)
+    assert all((getattr(whole, name) == getattr(again, name)).all() for name in ("log_probs", "ids", "logits"))
     for b in range(9):
         one = engine.topk(case.hidden[b : b + 1], k=7)
         assert (one.ids[0] == whole.ids[b]).all() and (one.logits[0] == whole.logits[b]).all()

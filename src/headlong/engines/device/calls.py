@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.arrays import Answer, Form, form_of, hidden_rows, ids64, kind_of
+from headlong.answers import named_fields
+from headlong.arrays import Form, Given, form_of, hidden_rows, ids64, kind_of
 from headlong.engines.class_masks import check_some_left, class_mask
 from headlong.engines.device.matrix import DeviceMatrix
 from headlong.engines.device.memory import Tensor, tensor_of
@@ -95,11 +96,12 @@ def ids_of(matrix: DeviceMatrix, ids: Any, batch: int) -> Tensor:
     return matrix.tensor(ids64(ids, batch, matrix.layer.vocab))
 
 
-def answered(answer: Answer, form: Form) -> Answer:
+def answered(answer: Given, form: Form) -> Given:
     """Tensors for tensors; NumPy arrays for NumPy arrays, which waits for the device."""
-    found: Any = answer
-    if form.kind != "torch" and isinstance(found, tuple):
-        found = type(answer)(*(answered(part, form) for part in found[:]))
-    elif form.kind != "torch" and hasattr(found, "cpu"):
-        found = found.cpu().numpy()
-    return found  # type: ignore[no-any-return]
+    return answer if form.kind == "torch" else type(answer)(*map(_on_host, named_fields(answer).values()))
+
+
+def _on_host(part: Any) -> Any:
+    if isinstance(part, tuple):
+        return type(part)(*map(_on_host, part))
+    return part.cpu().numpy() if hasattr(part, "cpu") else part

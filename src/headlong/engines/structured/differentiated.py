@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headlong.answers import Lse
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
@@ -72,12 +73,11 @@ class BlocksEngine(StructuredEngine):
             if mine.any():
                 one = engine.log_prob(x, np.where(mine, place - self._firsts[number], 0), eps=eps)
                 logits[mine] = one.logits[mine]
-                found.append((one.lse, one.error, one.cost))
+                found.append(Lse(one.lse, one.error, one.cost))
             else:
-                found.append(engine.lse(x, eps=eps)[:])
-        lses, errors, costs = zip(*found, strict=True)
-        lse, error = merged_lse(lses, errors)
-        return Scored(logits, lse, self._logit_error(hidden), error, summed(list(costs)))
+                found.append(engine.lse(x, eps=eps))
+        lse, error = merged_lse(tuple(one.lse for one in found), tuple(one.error for one in found))
+        return Scored(logits, lse, self._logit_error(hidden), error, summed([one.cost for one in found]))
 
     def _everything(self, hidden: Doubles) -> Scored:
         logits, costs = np.empty((len(hidden), self.layer.vocab)), []
@@ -98,7 +98,7 @@ class BlocksEngine(StructuredEngine):
         ]
         winner = np.argmax([one.score for one in found], axis=0)[None]
         ids = np.stack([self._names(number, one.ids) for number, one in enumerate(found)])
-        logits, score, proved = (np.stack(part) for part in zip(*(one[1:4] for one in found), strict=True))
+        logits, score, proved = (np.stack([getattr(one, name) for one in found]) for name in ("logits", "score", "proved"))
         won = [np.take_along_axis(part, winner, 0)[0] for part in (ids, logits, score)]
         return Drawn(won[0], won[1], won[2], np.asarray(proved.all(axis=0)), summed([one.cost for one in found]))
 

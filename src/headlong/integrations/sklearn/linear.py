@@ -30,7 +30,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_
 
 import headlong
 from headlong.dtypes import Doubles
-from headlong.engines.arguments import checked_eps
+from headlong.engines.arguments import checked_eps, part_of
 from headlong.errors import InputError
 from headlong.integrations.sklearn.ranking import PIECE, Ranking, host_array
 from headlong.integrations.sklearn.sources import check_kind, linear, prepared
@@ -193,7 +193,7 @@ class TopKClassifier(Ranking):
         asked = checked_eps(self.eps if eps is None else eps)
         fine = self._sigmoids and asked < FINE  # finer than the table that the engine reads
         while True:
-            top = self.engine_.topk(rows, k=min(k + spare, vocab), eps=np.inf if fine else 0.9 * asked)
+            top = self.engine_.topk(rows, k=min(k + spare, vocab), eps=np.inf if fine else part_of(asked, 0.9))
             scores = self._again(rows, top.ids)
             order = np.lexsort((top.ids, -scores), axis=1)[:, :k]
             best, ids = (np.take_along_axis(part, order, axis=1) for part in (scores, top.ids))
