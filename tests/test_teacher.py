@@ -92,7 +92,7 @@ def divergence(z: np.ndarray, ids: np.ndarray, teacher: np.ndarray, tail: np.nda
 
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 @pytest.mark.parametrize(
-    ("vocab", "k", "lift"), [(100_000, 1, 0.0), (400_000, 1, 0.0), (100_000, 8, 0.0), (3000, 1, 20.0), (3000, 2, 9.0), (9, 1, 2)]
+    ("vocab", "k", "lift"), [(100_000, 1, 0), (400_000, 1, 0), (100_000, 8, 0), (3000, 1, 20), (3000, 2, 9), (9, 1, 2)]
 )
 def test_the_loss_and_its_gradient_are_right_to_a_millionth_of_their_size(vocab: int, k: int, lift: float, kind: str) -> None:
     """Flat layers, whose k best have next to no mass, and peaked ones, whose k best have next to all."""
