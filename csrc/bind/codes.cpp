@@ -48,6 +48,7 @@ class BoundCodes {
         check(rotation.ndim() == 3 && static_cast<int64_t>(rotation.shape(0)) * kPanel == c.width && static_cast<int64_t>(rotation.shape(1)) == dim &&
                   static_cast<int64_t>(rotation.shape(2)) == kPanel,
               "rotation must be [panels, dim, 32]");
+        c.unit = power_near(largest_of_tiles(tiles.data(), c.count, c.layout));
         c.tiles = tiles.data(), c.mean = mean.data(), c.centre = centre.data(), c.rotation = rotation.data();
     }
 
@@ -78,6 +79,19 @@ class BoundCodes {
     nb::capsule capsule() const { return nb::capsule(&codes_, kCodesCapsule); }
 
   private:
+    // Of the numbers that radii are made of.
+    static double largest_of_tiles(const uint8_t* tiles, int64_t count, const TileLayout& layout) {
+        float largest = 0, own[2 * kMostSegments];
+        for (int64_t t = 0; t < count; ++t) {
+            std::memcpy(own, tiles + t * layout.bytes + layout.largest, static_cast<size_t>(layout.segments) * 8);
+            for (int i = 0; i < 2 * layout.segments; ++i) {
+                check(own[i] >= 0 && std::isfinite(own[i]), "radii of tiles are finite");
+                largest = std::max(largest, own[i]);
+            }
+        }
+        return largest;
+    }
+
     std::vector<nb::object> kept_;
     Codes codes_;
 };

@@ -90,7 +90,7 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
     const double gaps = before[codes.count], entropy = std::log(known) - c;
     if (!std::isfinite(gaps) || !std::isfinite(entropy)) return false;
     const double fixed = (1 + 2 * std::fabs(entropy)) * logit + kSumError + (kSumError * (std::fabs(1 + c) * mass - moment) + kMassError * mass) / known +
-                         0x1p-50 * (std::fabs(shift) + 64);
+                         0x1p-50 * (std::fabs(shift) + 64) + too_large(codes) * (2 - 2 * kFloor + 2 * std::fabs(c)) / known;
     const double aim = question.eps - fixed;
     if (!(aim > 0)) return false;
     // The answer, if it is within what was asked for.

@@ -14,8 +14,10 @@ constexpr size_t kAtOnce = 256;  // rows: threads that share fewer wait longer f
 
 // Below a logit, in float32 and without what joins every estimate.
 float floor_of(double z, double add) {
-    if (z == -kInf) return std::numeric_limits<float>::lowest();
-    return std::nextafterf(static_cast<float>(z - add), -std::numeric_limits<float>::infinity());
+    constexpr double lowest = std::numeric_limits<float>::lowest();  // minus infinity would be below what is not there
+    const double least = z - add;
+    if (!(least > lowest)) return std::numeric_limits<float>::lowest();
+    return std::max(std::numeric_limits<float>::lowest(), std::nextafterf(static_cast<float>(least), -std::numeric_limits<float>::infinity()));
 }
 
 // The classes of one query that reach a threshold that is known.

@@ -73,9 +73,8 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     const double shift = exponent.at(query, masses.edge);
     // Rows in float32 where what that loses is little of eps.
     Weighed near;
-    const double fixed = dot_error(e, query.hidden) * question.beta + kSumError + allow_float32(e, query.hidden, question, near) + 0x1p-50 * (std::fabs(shift) + 64);
-    const double aim = question.eps - fixed;
-    if (!(aim > 0)) return false;
+    double fixed = dot_error(e, query.hidden) * question.beta + kSumError + allow_float32(e, query.hidden, question, near) + 0x1p-50 * (std::fabs(shift) + 64);
+    if (!(question.eps > fixed)) return false;
     const auto term = [&](double z) { return std::exp(exponent.above(z, query, masses.edge)); };
     std::vector<Scored> rows;
     const auto score_rows = [&] { score_asked(e, query.hidden, near, rows, threads, answer); };
@@ -95,6 +94,9 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
         answer.error = std::min(error + fixed, question.eps);  // roundings of this sum are within those of the shift
     };
     if (!(known > 0) || !std::isfinite(known) || !std::isfinite(gaps)) return false;
+    fixed += too_large(codes) / known;
+    const double aim = question.eps - fixed;
+    if (!(aim > 0)) return false;
     const double high = std::log1p(gaps / known), low = gaps < mass ? -std::log1p(-gaps / known) : std::log(known / std::max(exact, 1e-300));
     if (std::max(high, low) <= aim) {
         finish(known, std::max(high, low));

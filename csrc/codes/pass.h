@@ -36,11 +36,11 @@ void scan_tiles(const Codes& codes, const std::vector<CodeGroup>& groups, int64_
     });
 }
 
-// Which classes of a tile a mask allows.
+// Which classes of a tile are there and allowed by a mask. Those that pad the last tile are not there, whatever its numbers say.
 inline uint64_t allowed_in(const Question& question, int64_t q, int64_t vocab, int64_t tile) {
-    if (question.mask == nullptr) return ~uint64_t{0};
-    const uint8_t* mask = question.mask + (question.mask_per_row ? q * vocab : 0) + tile * kTile;
     const int64_t n = std::min(kTile, vocab - tile * kTile);
+    if (question.mask == nullptr) return ~uint64_t{0} >> (kTile - n);
+    const uint8_t* mask = question.mask + (question.mask_per_row ? q * vocab : 0) + tile * kTile;
     uint64_t bits = 0;
     for (int64_t i = 0; i < n; ++i) bits |= static_cast<uint64_t>(mask[i] != 0) << i;
     return bits;
@@ -111,6 +111,7 @@ struct CodeMasses {
     struct Sum {
         float mass, shared;  // of masses, of shares of them
         Stretch off;         // gap = part * share * mass
+        // 0 where no class is; a mass that is there is never 0 (kFloor), so that an infinite part of it is infinite.
         double gap() const { return shared > 0 ? static_cast<double>(shared) * off.part : 0; }
     };
     std::vector<Sum> sums;        // [tiles]
@@ -158,6 +159,9 @@ inline uint64_t masses_of_tile(const Exponent& exponent, const Question& questio
 
 // codes/normaliser.cpp: scores rows of a bet, all of them asked for before the first is read
 void score_asked(const Executor& e, const double* hidden, const Weighed& near, std::vector<Scored>& rows, int threads, Answer& answer);
+
+// What masses may be too large by that were put at the floor, all together and in units of the edge.
+inline double too_large(const Codes& codes) { return static_cast<double>(codes.rows->vocab) * std::exp(kFloor * (1 - 0x1p-10)); }
 
 // What a class is drawn as.
 struct CodeDrawn {

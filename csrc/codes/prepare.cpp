@@ -13,7 +13,11 @@ namespace {
 
 constexpr double kUp = 1 + 0x1p-18;  // covers the roundings of a radius in float32
 constexpr int64_t kRotatedAtOnce = 32, kPieces = 4;  // queries, and pieces of a thread
-constexpr double kShortest = 1e-12, kLongest = 1e12;  // lengths whose squares float32 holds
+constexpr double kShortest = 1e-12, kLongest = 1e12;  // lengths whose products float32 holds
+constexpr float kLeastFloat = 0x1p-100f;  // no bound is less: numbers that float32 flushes are far below
+
+// A bound in float32, no less.
+float rounded_up(double bound) { return std::max(kLeastFloat, static_cast<float>(bound * kUp)); }
 
 // int8 numbers whose mean is x / step, from noise that belongs to this query, this plane and this coordinate. Returns the step.
 float round_at_random(const float* x, int64_t n, uint64_t key, int8_t* to, int32_t* sum) {
@@ -38,7 +42,7 @@ float round_at_random(const float* x, int64_t n, uint64_t key, int8_t* to, int32
 }
 
 void code_query(const Codes& codes, const float* x, double length, uint64_t key, CodeQuery& query, int8_t* to, int32_t* sums, float* steps) {
-    query.constant = codes.lost * length;
+    query.constant = codes.lost * length + query.summed;
     double estimated = codes.most_base;
     query.segments.resize(codes.segments.size());
     std::vector<float> rest;
@@ -105,17 +109,21 @@ PreparedCodes prepare_codes(const Codes& codes, const double* hidden, int64_t n,
     all.steps.resize(n * all.passes);
     std::vector<double> lengths(n);
     for (int64_t q = 0; q < n; ++q) {
-        double square = 0, add = 0;
+        double square = 0, whole = 0, add = 0, size = 0;
         for (int64_t j = 0; j < dim; ++j) {
-            const double one = hidden[q * dim + j] - codes.mean[j];
+            const double own = hidden[q * dim + j], one = own - codes.mean[j], part = codes.centre[j] * own;
             d[q * dim + j] = static_cast<float>(one);
             square += one * one;
-            add += codes.centre[j] * hidden[q * dim + j];
+            whole += own * own;
+            add += part;
+            size += std::fabs(part);
         }
         lengths[q] = std::sqrt(square);
-        all.queries[q].hidden = hidden + q * dim;
-        all.queries[q].add = add;
-        all.queries[q].usable = lengths[q] < kLongest && std::isfinite(add);
+        CodeQuery& query = all.queries[q];
+        query.hidden = hidden + q * dim;
+        query.add = add;
+        query.summed = static_cast<double>(dim + 16) * 0x1p-52 * (size + codes.rows->most_norm * (std::sqrt(whole) + lengths[q]) + codes.most_base);
+        query.usable = lengths[q] < kLongest && std::isfinite(add);
     }
     // Some panels for some queries: a panel that was read serves all of them, and every thread has some pieces.
     const int64_t by = std::min<int64_t>(n, kRotatedAtOnce), chunks = (n + by - 1) / by, panels = width / kPanel;
@@ -152,24 +160,30 @@ uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed) {
     return mix(mix(mix(part[0]) ^ part[1]) ^ part[2]) ^ part[3];
 }
 
+double power_near(double x) { return x > 0 && x < kInf ? std::exp2(std::max(-1000, std::ilogb(x))) : 1; }
+
 double kappa_of(double events, double delta) { return delta > 0 ? std::sqrt(2 * std::log(std::max(1.0, events) / delta)) : 0; }
 
 ScanRadii radii_of(const Codes& codes, const CodeQuery* queries, int n, double kappa) {
     ScanRadii all;
     all.squared = kappa > 0;
+    all.unit = static_cast<float>(1 / codes.unit);
     for (int q = 0; q < n; ++q) {
-        all.constant[q] = static_cast<float>(queries[q].constant * kUp);
+        all.constant[q] = rounded_up(queries[q].constant);
+        double error[kMostSegments], scale[kMostSegments], largest = 0;
         for (size_t s = 0; s < codes.segments.size(); ++s) {
             const CodeSegment& segment = codes.segments[s];
             const CodeQuery::Segment& own = queries[q].segments[s];
-            if (kappa > 0) {
-                const double step = 0.5 * own.step * segment.code_norm * kappa, norm = kappa * own.norm;
-                all.error[s][q] = static_cast<float>(norm * norm / static_cast<double>(segment.coordinates - 1) * kUp);
-                all.scale[s][q] = static_cast<float>(step * step * kUp);
-            } else {
-                all.error[s][q] = static_cast<float>(own.norm * kUp);
-                all.scale[s][q] = static_cast<float>(own.loss * segment.code_norm * kUp);
-            }
+            error[s] = kappa > 0 ? kappa * own.norm / std::sqrt(static_cast<double>(segment.coordinates - 1)) : own.norm;
+            scale[s] = (kappa > 0 ? 0.5 * kappa * own.step : own.loss) * segment.code_norm;
+            largest = std::max({largest, error[s], scale[s]});
+        }
+        const double own = power_near(largest);
+        all.back[q] = rounded_up(own * codes.unit);
+        for (size_t s = 0; s < codes.segments.size(); ++s) {
+            const double norm = error[s] / own, step = scale[s] / own;
+            all.error[s][q] = static_cast<float>((all.squared ? norm * norm : norm) * kUp);
+            all.scale[s][q] = static_cast<float>((all.squared ? step * step : step) * kUp);
         }
     }
     return all;

@@ -45,6 +45,7 @@ struct Codes {
     std::vector<CodeSegment> segments;
     double lost = 0;       // <hidden - mean, row - centre> is off by at most that times |hidden - mean| in these coordinates
     double most_base = 0;  // the largest |base|
+    double unit = 1;       // a power of two near the largest error norm or scale of any tile
 
     const uint8_t* tile(int64_t i) const { return tiles + i * layout.bytes; }
     const float* shares(int64_t i) const { return reinterpret_cast<const float*>(tile(i) + layout.shares); }
@@ -55,6 +56,7 @@ struct Codes {
 struct CodeQuery {
     const double* hidden = nullptr;
     double add = 0;       // <centre, hidden>, which joins every estimate
+    double summed = 0;    // what float64 sums and a logit's own rounding may be off: logits closer than that may be equal
     double constant = 0;  // roundings
     bool usable = true;   // within float32's range; else its rows are scanned in full
     struct Segment {
@@ -86,6 +88,8 @@ struct PreparedCodes {
 
 PreparedCodes prepare_codes(const Codes& codes, const double* hidden, int64_t n, uint64_t seed, int threads);
 
+// The largest power of two that is no more than a number; 1 where there is none.
+double power_near(double x);
 // How many standard deviations a rate allows one of `events` to exceed.
 double kappa_of(double events, double delta);
 // The radii of `n` queries side by side, at kappa; for certain where kappa is 0.

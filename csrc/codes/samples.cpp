@@ -64,8 +64,8 @@ Estimates estimates_of(const Codes& codes, const PreparedCodes& prepared, const 
             rad[i] = shares[i] * radius + fixed + std::fabs(est[i]) * 0x1p-23f;
         }
         const uint64_t allowed = allowed_in(question, row, e.vocab, t);
-        for (int64_t i = 0; i < kTile && (allowed != ~uint64_t{0} || t + 1 == codes.count); ++i)
-            if ((allowed >> i & 1) == 0 || t * kTile + i >= e.vocab) to[i] = -std::numeric_limits<float>::infinity(), rad[i] = 0;
+        for (int64_t i = 0; i < kTile && allowed != ~uint64_t{0}; ++i)
+            if ((allowed >> i & 1) == 0) to[i] = -std::numeric_limits<float>::infinity(), rad[i] = 0;
         for (int64_t i = 0; i < kTile; ++i) top = std::max(top, to[i]);
     }
     all.shift = top > -std::numeric_limits<float>::infinity() ? e.linked(top) * question.beta : -kInf;

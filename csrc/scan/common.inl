@@ -38,20 +38,23 @@ inline uint64_t which(I mask) {
 }
 
 void radii(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* part, float* bend) {
+    constexpr float kLost = 0x1p-118f;  // more than all terms that became 0, or were flushed to it
     float largest[2 * kMostSegments];
     std::memcpy(largest, tile + layout.largest, static_cast<size_t>(layout.segments) * 8);
-    if (all.squared)
-        for (int i = 0; i < 2 * layout.segments; ++i) largest[i] *= largest[i];
+    for (int i = 0; i < 2 * layout.segments; ++i) {
+        largest[i] *= all.unit;
+        if (all.squared) largest[i] *= largest[i];
+    }
     for (int64_t v = 0; v < kMostLanes; v += LANES) {
-        F sum = F{};
+        F sum = splat(kLost);
         for (int s = 0; s < layout.segments; ++s)
             sum = fused(splat(largest[2 * s]), load(&all.error[s][v]), fused(splat(largest[2 * s + 1]), load(&all.scale[s][v]), sum));
-        const F own = all.squared ? root(sum) : sum;
+        const F own = (all.squared ? root(sum) : sum) * load(&all.back[v]);
         store(radii + v, own);
         if (part == nullptr) continue;
         // A class has its share of a gap, no less than kLeastShare: so much more of what does not shrink with the share.
         const F high = (own + load(&all.constant[v]) * (1 / kLeastShare)) * beta, first = high + kMassError / kLeastShare;
-        const I within = (I)(high < splat(80.f));
+        const I within = (I)(high < splat(kMostExponent));
         store(part + v, pick(within, first, splat(kInfinity)));
         store(bend + v, pick(within, (vexp(high) * (1 + 0x1p-15f) - 1.f - high) / first, F{}));
     }
@@ -77,7 +80,7 @@ uint64_t masses(const float* est, const float* shares, float beta, float edge, f
         if (keep != ~uint64_t{0})
             for (int i = 0; i < LANES; ++i)
                 if (!(keep >> (v * LANES + i) & 1)) gone[i] = -1;
-        const F m = pick(gone, F{}, vexp((e - edge) * beta)), s = load(shares + v * LANES), part = m * fused(s * bend, s, s);
+        const F m = pick(gone, F{}, vexp(vmax((e - edge) * beta, splat(kFloor)))), s = load(shares + v * LANES), part = m * fused(s * bend, s, s);
         store(mass + v * LANES, m);
         store(shared + v * LANES, part);
         all += m;
@@ -98,7 +101,7 @@ void linked(const float* est, float add, Link link, float* out) {
 void surprisals(const float* est, float beta, float edge, float lift, const float* mass, float* shared, float sums[3]) {
     F moment = F{}, leaning = F{}, all = F{};
     for (int64_t v = 0; v < kTile / LANES; ++v) {
-        const F y = vmin(vmax((load(est + v * LANES) - edge) * beta, splat(-88.f)), F{}), part = load(shared + v * LANES), weighed = part * (splat(lift) - y);
+        const F y = vmin(vmax((load(est + v * LANES) - edge) * beta, splat(kFloor)), F{}), part = load(shared + v * LANES), weighed = part * (splat(lift) - y);
         moment += load(mass + v * LANES) * y;
         leaning -= part * y;
         all += weighed;

@@ -60,22 +60,33 @@ struct ScanPass {
 // How far off the estimates of a tile are for queries side by side, query after query (zeros where there is none): of the tile's
 // numbers a sum over segments of error * norm + scale * loss, or the root of such a sum of squares. Each class has its share of that, and the
 // constant, which is roundings.
+//
+// Neither squares nor products of these may leave float32: the tile's numbers are taken times `unit`, a power of two that brings the layer's
+// largest near one, a query's come divided by a power of two of its own, and `back` undoes both.
 struct ScanRadii {
     bool squared = true;
-    float error[kMostSegments][kMostLanes] = {}, scale[kMostSegments][kMostLanes] = {}, constant[kMostLanes] = {};
+    float unit = 1;
+    float error[kMostSegments][kMostLanes] = {}, scale[kMostSegments][kMostLanes] = {}, constant[kMostLanes] = {}, back[kMostLanes] = {};
 };
+
+// What a mass is at least, of a class that is there: exp(kFloor) times that of a class at the edge. Below, an exponential would become 0, and
+// so would every bound that is a multiple of it.
+constexpr float kFloor = -84.f;
+// The largest exponent of what a mass may be off: beyond, nothing is said. A class at the floor is still far below one at the edge.
+constexpr float kMostExponent = 60.f;
 
 struct ScanKernels {
     // The estimates [lanes][64] of a tile; lanes is 1, 2, 4 or 8. next: from this tile to the one that follows, which is
     // asked for ahead; 0 where there is none, or a cache has it.
     void (*estimate)(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int lanes, int64_t next, float* est);
     // The tile's radii [kMostLanes], query after query; and, where they are not null, [kMostLanes] each: of a mass, a class with a share s may
-    // be off by part * s * (1 + bend * s). exp(s h) - 1 <= s h + s^2 (exp(h) - 1 - h), h = beta * (radius + what the constant is to the least share).
+    // be off by part * s * (1 + bend * s). exp(s h) - 1 <= s h + s^2 (exp(h) - 1 - h), h = beta * (radius + what the constant is to the least
+    // share); infinite where h is no less than kMostExponent.
     void (*radii)(const uint8_t* tile, const TileLayout& layout, const ScanRadii& all, float beta, float* radii, float* part, float* bend);
     // Which classes of a tile have an upper end, estimate + share * radius, of `least` or more, one bit each. upper: those ends, where any bit is set.
     uint64_t (*reach)(const float* est, const float* shares, float radius, float least, float* upper);
-    // mass = exp(beta * (est - edge)) of the classes with an estimate below `edge`; zeros for the others, and for those that `keep` (one bit
-    // each) leaves out; and share * (1 + bend * share) * mass. sums: of both. Returns which are at `edge` or above.
+    // mass = exp(max(kFloor, beta * (est - edge))) of the classes with an estimate below `edge`; zeros for the others, and for those that `keep`
+    // (one bit each) leaves out; and share * (1 + bend * share) * mass. sums: of both. Returns which are at `edge` or above.
     uint64_t (*masses)(const float* est, const float* shares, float beta, float edge, float bend, uint64_t keep, float* mass, float* shared,
                        float sums[2]);
     // What an entropy asks of masses and shares that `masses` made, with y = beta * (est - edge) of each class: share *= lift - y.
