@@ -98,6 +98,7 @@ class Scan {
         if (top == -std::numeric_limits<float>::infinity()) return true;
         const float most = radii_of_rows(e_, radius_[q], first, n, rad);
         const double shift = static_cast<float>(e_.linked(top) * question_.beta);
+        if (!(std::fabs(shift) < kMostShift)) return false;
         Kernels::Sums here{0, 0, 0};
         e_.kernels->interval_sums(est, rad, n, most, e_.link, static_cast<float>(question_.beta), static_cast<float>(shift), &here);
         pieces_[q * scan_pieces(e_) + piece].join(shift, here);

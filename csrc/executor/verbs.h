@@ -106,6 +106,9 @@ struct SomeRows {
     Question question;
 };
 
+// Exponents of a query's best class that float32 has room around: beyond, and where one became infinite, float64 is to decide.
+constexpr double kMostShift = 1e30;
+
 // executor/full_scan.cpp
 void raise_to(std::atomic<float>& threshold, float value);
 

@@ -183,14 +183,17 @@ Side side_of_nucleus(const Executor& e, Estimates& all, const Question& question
     Sides sides{of, top_p, beta, true};
     weigh_sides(e, all, sides, threads, w, runs);
     std::vector<double> gains[2];  // of the bets for outside and for inside
-    double exact = 0;
+    double exact = 0, size = 0;  // terms that were scored, and what is left of them may be far smaller than they are
     size_t counted = 0;
     int flips = 0;
     for (int step = 0; step < kSteps; ++step) {
-        for (; counted < all.scored.size(); ++counted) exact += term(all.scored[counted]);
+        for (; counted < all.scored.size(); ++counted) {
+            const double own = term(all.scored[counted]);
+            exact += own, size += std::fabs(own);
+        }
         const double sum = w.sum + exact, total = std::accumulate(runs.data(), runs.data() + count, 0.0);
         // Sums of float64 and the exact terms are off by far less than this.
-        const double rounding = 0x1p-30 * (total + std::fabs(exact) + std::fabs(sum)), claim = sides.inside ? sum : -sum;
+        const double rounding = 0x1p-30 * (total + size + std::fabs(sum)), claim = sides.inside ? sum : -sum;
         if (!(std::fabs(sum) < 1e30)) return {};
         if (claim > total * kMost + rounding) return {true, sides.inside, true};
         if (all.given) return {true, sum > 0, true};

@@ -3,6 +3,7 @@
 // and what can still reach it is scored.
 // top_k, top_p and min_p are in sampling/filters.cpp.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "executor/full_scan.h"
@@ -66,6 +67,7 @@ std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t coun
 }
 
 bool resolve_sample(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
+    if (!(std::fabs(all.shift) < kMostShift)) return false;
     if (rule.top_k == 0 && (rule.top_p < 1 || rule.min_p > 0)) return draw_filtered(e, all, question, rule, threads, draws, answer);
     if (rule.top_k > 0) {
         std::vector<Scored> best;
