@@ -19,8 +19,8 @@ HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = (
-    "errors", "number_checks", "cached_attribute", "dtypes", "answers", "arrays", "packed_rows", "links", "promise", "plan",
-    "store", "layers",
+    "errors", "number_checks", "cached_attribute", "randomness", "dtypes", "answers", "arrays", "packed_rows", "links",
+    "promise", "plan", "store", "layers",
 )  # fmt: skip
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"

@@ -41,6 +41,13 @@ std::vector<Answer> Reader::lse(const double* rows, int64_t count, const Questio
 }
 
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
+    std::vector<Answer> answers = find_best(rows, count, question);
+    if (!says_proved(question))
+        for (Answer& answer : answers) answer.proved = false;
+    return answers;
+}
+
+std::vector<Answer> Reader::find_best(const double* rows, int64_t count, const Question& question) const {
     if (!std::isinf(question.eps) || !searches(count, question.k)) return lse(rows, count, question);
     const int64_t dim = executor->dim, vocab = executor->vocab;
     const std::vector<SearchResult> found = search(*blocks, rows, count, question.k, question.mask, question.mask_per_row, question.threads);
@@ -77,6 +84,14 @@ std::vector<Answer> Reader::entropy(const double* rows, int64_t count, Question 
 
 std::vector<Answer> Reader::sample(const double* rows, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
                                    std::vector<Draw>* draws) const {
+    std::vector<Answer> answers = draw(rows, count, rules, question, draws);
+    if (!says_proved(question))
+        for (Draw& one : *draws) one.proved = false;
+    return answers;
+}
+
+std::vector<Answer> Reader::draw(const double* rows, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
+                                 std::vector<Draw>* draws) const {
     const SampleRule& rule = rules.front();
     std::vector<Answer> answers(count);
     if (rules.size() == 1 && searches(count, rule)) {

@@ -6,6 +6,9 @@
 //
 // All else, large batches, and queries that would open nearly every block are answered by codes or rows. The normaliser of a top-k at
 // eps = inf is that of the scored classes alone: a lower bound, with an error of infinity.
+//
+// Which of these answers a query goes by its batch, and by earlier calls while blocks are on trial. So where blocks are, and delta is not 0,
+// no answer says that it is proved, whoever gave it.
 #pragma once
 
 #include <vector>
@@ -35,6 +38,9 @@ struct Reader {
     bool searches(int64_t count, const SampleRule& rule) const;
 
   private:
+    bool says_proved(const Question& question) const { return blocks == nullptr || !(question.delta > 0); }
+    std::vector<Answer> find_best(const double* rows, int64_t count, const Question& question) const;
+    std::vector<Answer> draw(const double* rows, int64_t count, const std::vector<SampleRule>& rules, const Question& question, std::vector<Draw>* draws) const;
     bool searches(int64_t count, int64_t k) const;
     bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, const Question& question, std::vector<Answer>* answers,
                       std::vector<Draw>* draws) const;

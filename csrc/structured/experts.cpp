@@ -12,13 +12,9 @@ namespace {
 
 constexpr double kUnit = 0x1p-53;
 
-// What of eps an expert's own answer may use: the rounding of the gate counts twice in a log-probability, in its logit and in lse.
-// The same for all queries, as long as that is next to nothing: a query's answer should not go by who comes with it.
-double left_of(double eps, const Routed& routed, const std::vector<int64_t>& rows) {
-    double most = 0;
-    for (const int64_t q : rows) most = std::max(most, 2 * routed.error[q]);
-    return std::min(eps * (1 - 0x1p-10), (eps - most) * (1 - 0x1p-50));
-}
+// What of eps an expert's own answer may use: the rounding of the gate counts twice in a log-probability, in its logit and in lse. The
+// same for all queries in which that is next to nothing; others are asked alone, since no answer may go by who comes with it.
+double left_of(double eps, double error) { return std::min(eps * (1 - 0x1p-10), (eps - 2 * error) * (1 - 0x1p-50)); }
 
 double norm(const double* x, int64_t n) { return std::sqrt(std::inner_product(x, x + n, x, 0.0)); }
 
@@ -67,20 +63,26 @@ std::vector<Answer> Experts::ask(const Routed& routed, const Question& question)
     for (size_t e = 0; e < experts.size(); ++e)
         if (!mine[e].empty()) busy.push_back(static_cast<int64_t>(e));
     auto one = [&](int64_t e, int threads) {
-        const std::vector<int64_t>& rows = mine[e];
-        Question asked = question;
-        asked.k = std::min(question.k, size(e));
-        asked.threads = threads;
-        asked.eps = left_of(question.eps, routed, rows);
-        std::vector<double> x(rows.size() * width);
-        for (size_t i = 0; i < rows.size(); ++i) std::copy_n(&routed.x[rows[i] * width], width, &x[i * width]);
-        const int64_t n = static_cast<int64_t>(rows.size());
-        std::vector<Answer> found = headlong::ask(*experts[e], x.data(), n, asked);
-        for (size_t i = 0; i < rows.size(); ++i) {
-            for (Scored& s : found[i].best) s.id = ids[starts[e] + s.id];
-            found[i].proved = found[i].proved && routed.routes[rows[i]].sure;
-            answers[rows[i]] = std::move(found[i]);
+        const auto ask_for = [&](const std::vector<int64_t>& rows, double eps) {
+            Question asked = question;
+            asked.k = std::min(question.k, size(e)), asked.threads = threads, asked.eps = eps;
+            std::vector<double> x(rows.size() * width);
+            for (size_t i = 0; i < rows.size(); ++i) std::copy_n(&routed.x[rows[i] * width], width, &x[i * width]);
+            std::vector<Answer> found = headlong::ask(*experts[e], x.data(), static_cast<int64_t>(rows.size()), asked);
+            for (size_t i = 0; i < rows.size(); ++i) {
+                for (Scored& s : found[i].best) s.id = ids[starts[e] + s.id];
+                found[i].proved = found[i].proved && routed.routes[rows[i]].sure;
+                answers[rows[i]] = std::move(found[i]);
+            }
+        };
+        const double usual = left_of(question.eps, 0);
+        std::vector<int64_t> together;
+        for (const int64_t q : mine[e]) {
+            const double own = left_of(question.eps, routed.error[q]);
+            if (own == usual) together.push_back(q);
+            else ask_for({q}, own);
         }
+        if (!together.empty()) ask_for(together, usual);
     };
     if (busy.size() == 1) {
         one(busy[0], question.threads);

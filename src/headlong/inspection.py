@@ -32,6 +32,7 @@ from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED
 from headlong.promise import Promise
+from headlong.randomness import stream
 from headlong.report import plots
 from headlong.report.page import page
 from headlong.report.tables import ReportTable, percent, times
@@ -96,7 +97,7 @@ def widths_of(engine: Engine, hidden: Doubles) -> Doubles:
 
 def synthetic_hidden(layer: Layer, count: int) -> Doubles:
     """Isotropic directions, of the length at which the likeliest class has probability 0.3 in the median."""
-    rng = np.random.default_rng(0)
+    rng = stream("trial queries", 0)
     directions = rng.standard_normal((min(count, 16), layer.dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     z = np.concatenate([directions @ rows.T for rows in _blocks(layer)], axis=1)

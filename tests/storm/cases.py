@@ -284,7 +284,10 @@ SHAPES = {
 }
 TASTES, ONE_IN = "around tastes", 16
 """Layers whose classes point the same way, which rays bound; one case in so many is of one, and asks for blocks."""
-SPECTRA = ("flat", "decaying", "one direction", "low rank", "duplicates", "zero rows", "one huge row", "sparse", "long tail")
+SPECTRA = (
+    "flat", "decaying", "one direction", "low rank", "duplicates", "zero rows", "one huge row", "sparse", "long tail",
+    "ties by the hundred", "one rival",
+)  # fmt: skip
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LINKS = {"none": None, "scaled": Affine(2.5, -3.0), "softcap": SoftCap(5.0), "gss": Gss(), "table": None}
 BIASES = ("none", "plain", "large")
@@ -348,7 +351,8 @@ def _any(number: int, rng: np.random.Generator) -> Case:
         dim = one(*SHAPES["dim"])
     while vocab * batch > MOST_LOGITS and batch > 1:
         batch //= 2
-    spread = one([10.0 ** rng.uniform(-30, 4), 10.0 ** rng.uniform(-1, 2), 16.0, 60.0], [2, 6, 1, 1])
+    wide, spread_of = [10.0 ** rng.uniform(-30, 4), 10.0 ** rng.uniform(-6, 6)], 10.0 ** rng.uniform(-1, 2)
+    spread = one([*wide, spread_of, 16.0, 60.0], [2, 2, 6, 1, 1])
     method = one([*METHODS], [OFTEN.get(name, 1.5) for name in METHODS])
     options = dict(one(METHODS[method]))
     if method in MAKERS:
@@ -429,6 +433,15 @@ def _rows(case: Case, rng: np.random.Generator) -> NDArray[np.float32]:
         rows[vocab // 2] *= 100
     elif case.spectrum == "sparse":
         rows *= rng.random((vocab, dim)) < 0.05
+    elif case.spectrum == "ties by the hundred":
+        rows = rows[rng.integers(0, int(rng.integers(2, 9)), vocab)]
+    elif case.spectrum == "one rival":  # equal rows, one a little above them whose rest is long, and all others far below
+        base = np.ones(dim, np.float32) / np.float32(dim**0.5)
+        rows = np.float32(0.3) * rows - base * ((np.float32(0.3) * rows) @ base + 2)[:, None]
+        some = rng.permutation(vocab)[: max(1, min(256, vocab // 8))]
+        rows[some] = base
+        rows[some[0]] *= np.float32(1 + 50 / max(case.spread, 1e-3))
+        rows[some[0]] += np.float32(3) * np.where(np.arange(dim) % 2 == 0, base, -base)
     elif case.spectrum == "long tail":  # a recommender's: norms spread by exp(0.4 N)
         rows *= np.exp(0.4 * rng.standard_normal((vocab, 1), np.float32))
     return rows

@@ -26,7 +26,7 @@ from headlong.engines.class_masks import class_mask
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import HeadlongError, InputError, UnsupportedError
 from headlong.links import lowering_error
-from oracle import Truth, check_draw, check_topk, kept
+from oracle import Truth, check_draw, check_topk, kept, logsumexp
 
 Flags = NDArray[np.bool_]
 WITHOUT_PROMISE = ("svd",)
@@ -216,7 +216,7 @@ def _lse(found: Found, engine: Any, hidden: Any, facts: Truth, masks: Any) -> No
 def _sample(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, masks: Any) -> None:
     rng = np.random.default_rng([11, case.number])
     cut = (int(rng.choice([0, 0, min(7, case.vocab)])), float(rng.choice([1.0, 0.9, 0.5])), float(rng.choice([0.0, 0.0, 0.05])))
-    warmth = float(rng.choice([1.0, 1.0, 0.6, 1.7]))
+    warmth = float(rng.choice([1.0, 1.0, 0.6, 1.7, 10.0 ** rng.uniform(-6, 3)]))
     named = {"top_k": cut[0] or None, "top_p": None if cut[1] == 1 else cut[1], "min_p": cut[2] or None, "temperature": warmth}
     if not np.isfinite(facts.lse).all():  # an expert that lacks every class that a mask leaves
         try:
@@ -232,6 +232,11 @@ def _sample(found: Found, case: Case, engine: Any, hidden: Any, facts: Truth, ma
     if engine.name in WITHOUT_PROMISE:
         return
     facts = facts._replace(exponents=facts.exponents / warmth, rounding=_bent(engine, facts) / warmth)
+    if drawn.log_probs is not None:
+        there = np.take_along_axis(facts.exponents, drawn.ids, 1)
+        off = np.abs(drawn.log_probs - (there - logsumexp(facts.exponents)[:, None])).max(axis=1)
+        size = np.abs(np.where(np.isfinite(facts.exponents), facts.exponents, 0.0)).max(axis=1)
+        _stated(found, f"log_probs of draws at {warmth:.3g}", engine, off, drawn.error, _slack(engine, facts) + size * 2.0**-48)
     if engine.name not in OWN_NOISE:
         _draws(found, case, engine, facts, cut, drawn)
     # A few facts of what was drawn suffice where its noise is its own: frequencies.

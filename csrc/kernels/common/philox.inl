@@ -2,6 +2,7 @@
 // such lanes; `multiply` is the product of the low halves, and what is above a word's 32 bits in c is never looked at.
 template <int N, typename W, typename Multiply>
 inline void philox(W (&c)[4][N], uint64_t seed, Multiply multiply) {
+    seed ^= 0x676E6F6C64616568u;  // other generators of these words, some on GPUs, take the same seeds for their keys
     uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
     for (int round = 0; round < 10; ++round) {
         for (int i = 0; i < N; ++i) {

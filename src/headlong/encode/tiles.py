@@ -12,22 +12,27 @@ alone: the argument needs it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.arrays import evenly
 from headlong.dtypes import Doubles, Floats
 from headlong.layers.matrix import Layer
 from headlong.plan import CLASS_BLOCK as TILE
 from headlong.plan import GROUP, LARGEST, LEAST_SHARE, LINE, Codes, Segment, code_bytes, out_of_range, tile_bytes
 from headlong.previews.whitening import Directions, parts
+from headlong.randomness import stream
 
 STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}
 """The best step of uniform levels for a Gaussian of variance one (Max, 1960)."""
 LEAST_CODE = (0, 1)
 """The smallest code, and that of 8 bits: less 128 it has a negative."""
+DIGESTED = 256
+"""Rows that a digest takes."""
 PIECE = 1 << 19
 """Numbers of float64 that encoding holds at once."""
 PRODUCTS = 8 + 3
@@ -51,12 +56,12 @@ def rotation_of(size: int, chance: np.random.Generator) -> Doubles:
 
 
 def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], seed: int = 0) -> Codes | None:
-    """The codes of ``layer`` in ``basis``, rotated by ``seed`` in every segment; None where its numbers leave float32's
-    range.
+    """The codes of ``layer`` in ``basis``, rotated in every segment by a stream of ``seed`` and the layer's own; None where its
+    numbers leave float32's range.
     """
     if not fit(layer):
         return None
-    chance = np.random.default_rng(seed)
+    chance = stream("rotation", seed, _digest(layer))
     # Coordinates that are as they were are mixed within their segments alone.
     diagonal = np.count_nonzero(basis.rotation) == np.count_nonzero(np.diag(basis.rotation))
     runs = [slice(start, stop) for start, stop, *_ in segments] if diagonal else [slice(0, layer.dim)]
@@ -90,6 +95,11 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
     rotation = np.ascontiguousarray(padded.reshape(layer.dim, -1, GROUP).swapaxes(0, 1))
     found = Codes(tiles, mean, centre, rotation, segments, bounds, lost * longest, most_base)
     return None if longest >= LARGEST or out_of_range(found) else found
+
+
+def _digest(layer: Layer) -> str:
+    """Of some of the rows: layers that are made to suit one rotation have another."""
+    return hashlib.blake2b(np.ascontiguousarray(evenly(layer.stored, DIGESTED)).view(np.uint8).data).hexdigest()
 
 
 def _encoded(

@@ -19,6 +19,7 @@ from headlong.errors import OptionError, ShapeError
 from headlong.heads.frequency import checked_counts, frequency_order
 from headlong.heads.trees import checked_features, two_means, zipf
 from headlong.number_checks import whole
+from headlong.randomness import stream
 
 ASSIGNMENTS = ("frequency", "random")
 
@@ -53,7 +54,7 @@ def by_frequency(counts: Any, vocab: int, number: int) -> Ids:
 
 
 def at_random(vocab: int, number: int, seed: int = 0) -> Ids:
-    shuffled = np.random.default_rng(seed).permutation(vocab)
+    shuffled = stream("shuffled classes", seed).permutation(vocab)
     group = np.empty(vocab, np.int64)
     group[shuffled] = np.arange(vocab) * number // vocab
     return group

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from headlong.arrays import Array, kind_of
+from headlong.randomness import stream
 
 LOOKS, WORDS = 6, 8
 """Of each array, in as many calls: each word that a scan has driven out of the caches is waited for."""
@@ -27,7 +26,7 @@ class WrittenTo:
     def __init__(self, given: tuple[Any, ...], arrays: tuple[Array, ...]) -> None:
         self._tensors = [part for part in given if kind_of(part) == "torch" and not part.is_inference()]
         self._versions = [part._version for part in self._tensors]  # noqa: SLF001  # torch has no other way to ask
-        rng = np.random.default_rng(0)
+        rng = stream("places that are watched")
         self._words = [_words(array) for array in arrays]
         self._places = [[rng.integers(0, len(words), WORDS) for words in self._words] for _ in range(LOOKS)]
         self._before = [self._now(look) for look in range(LOOKS)]

@@ -124,8 +124,8 @@ def prepare(call, dim, row: tl.uint64, seed: tl.uint64, first: tl.uint64, heat: 
         at, zero = call.numbers + b * 5, tl.zeros((), tl.uint64)
         tl.store(at, (zero + row).to(tl.int64) + b)
         tl.store(at + 1, zero.to(tl.int64))
-        tl.store(at + 2, ((zero + seed) & 0xFFFFFFFF).to(tl.int64))
-        tl.store(at + 3, ((zero + seed) >> 32).to(tl.int64))
+        tl.store(at + 2, ((zero + seed) & 0xFFFFFFFF).to(tl.int64) ^ 0x64616568)
+        tl.store(at + 3, ((zero + seed) >> 32).to(tl.int64) ^ 0x676E6F6C)
         tl.store(at + 4, (zero + first).to(tl.int64))
         tl.store(call.heat, (zero + heat).to(tl.float64, bitcast=True))  # by every program the same
         tl.store(call.heat + 1, (zero + top_p).to(tl.float64, bitcast=True))

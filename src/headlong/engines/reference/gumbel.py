@@ -2,15 +2,18 @@
 
     u = (H * 2**32 + L + 0.5) / 2**64        g = -log(-log(u))
 
-with H and L two 32-bit words of the counter-based generator Philox4x32-10 (Salmon et al., 2011): any class's noise can
-be had alone, in any order, on any machine. One block of the generator serves the four classes that share ``class >> 2``;
-L comes from a second block whose draw number has its top bit set.
+with H and L two 32-bit words of the counter-based generator Philox4x32-10 (Salmon et al., 2011). Its key is the seed xor
+:data:`headlong.randomness.NOISE`, since others take their seeds for keys. Any class's noise can be had alone, in any order,
+on any machine. One block of the generator serves the four classes that share ``class >> 2``; L comes from a second block
+whose draw number has its top bit set.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headlong.randomness import NOISE
 
 Words = NDArray[np.uint64]  # 32-bit words held in 64 bits, so that products do not overflow
 
@@ -50,6 +53,7 @@ def words(seed: int, row: int, draw: int, classes: NDArray[np.int64]) -> Words:
     blocks, place = np.unique(classes >> 2, return_inverse=True)
     fixed = (draw, row & 0xFFFFFFFF, row >> 32)
     counter = (blocks.astype(np.uint64) & _LOW, *(np.full(len(blocks), word, np.uint64) for word in fixed))
-    words = np.stack(philox(counter, (seed & 0xFFFFFFFF, seed >> 32)))
+    key = seed ^ NOISE
+    words = np.stack(philox(counter, (key & 0xFFFFFFFF, key >> 32)))
     picked: Words = words[classes & 3, place]
     return picked

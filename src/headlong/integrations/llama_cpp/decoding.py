@@ -23,6 +23,7 @@ from headlong.integrations.llama_cpp.head import Head
 from headlong.integrations.llama_cpp.picking import FIRST, NOTHING, Listed, Row, draw_listed, kept, top, weighing
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.layers.gguf_file import EMBEDDING, GgufFile
+from headlong.randomness import stream
 
 SEQUENCES = 256
 """At most, of one model; the draws of its sequences have positions of their own."""
@@ -195,7 +196,7 @@ class Decoder:
         filtered = settings.top_p < 1 or settings.min_p > 0
         if settings.top_k <= 0 and (settings.temperature == 1 or not filtered) and not edits:
             return self._drawing(settings, seed)
-        noise = {row.number: np.random.default_rng([seed, row.number]) for row in rows}
+        noise = {row.number: stream("tokens", seed, row.number) for row in rows}
 
         def listing(active: list[Progress], hidden: Singles) -> list[int]:
             found = zip(active, *head.best(hidden, settings.top_k), strict=True)

@@ -24,6 +24,7 @@ from headlong.layers.matrix import Layer
 from headlong.plan import SHORT, Blocks, Plan
 from headlong.previews.blocks.rays import MOST_CLASSES, MOST_DIM, rays_of
 from headlong.previews.whitening import Basis
+from headlong.randomness import stream
 
 FETCHED, ROW, ALONE = 1.85, 670.0, 2.9
 """Bytes of a scan that take as long as a byte here and there, as a row beside its bytes, and as one of these, measured by all
@@ -196,7 +197,7 @@ def stand_ins(layer: Layer) -> Array:
     rows -= rows.mean(axis=0)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
     rows = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
-    noise = np.random.default_rng(0).standard_normal(rows.shape)
+    noise = stream("stand-ins", 0).standard_normal(rows.shape)
     found = rows + NOISE / math.sqrt(layer.dim) * noise
     if layer.bias is None:
         return np.asarray(found)

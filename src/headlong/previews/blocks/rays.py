@@ -28,6 +28,7 @@ from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
 from headlong.previews.blocks.records import BlockShape, Bytes, Classes, lengths_up, padded_rows
 from headlong.previews.radii import ROUNDING
 from headlong.previews.whitening import Basis
+from headlong.randomness import stream
 
 MOST_CLASSES, MOST_DIM = 1 << 15, 128
 """Every query reads all directions and every coordinate of the rotation: beyond, that is too much."""
@@ -94,7 +95,7 @@ def _directions(rows: Doubles, count: int) -> tuple[Floats, Ids]:
     """Directions of length one, and the nearest of each row: k-means on the sphere, longer rows weighing more."""
     lengths = np.maximum(np.linalg.norm(rows, axis=1), float(LEAST))[:, None]
     units = (rows / lengths).astype(np.float32)
-    found = units[np.sort(np.random.default_rng(SEED).choice(len(rows), count, replace=False))]
+    found = units[np.sort(stream("rays", SEED).choice(len(rows), count, replace=False))]
     taught_by = evenly(np.arange(len(rows)), TAUGHT_BY * count)
     for _ in range(ROUNDS):
         near = _nearest(units[taught_by], found)
