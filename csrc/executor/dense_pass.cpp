@@ -152,6 +152,7 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
         // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
         answer.error = dot_error(e, hidden + rows[q] * e.dim) + 0x1p-52 * (static_cast<double>(e.vocab) + 16 + 4 * std::fabs(shift));
+        if (shift == -kInf) answer.error = 0;  // of no class
         if (question.entropy) {  // a logit's error moves it by p |log p + entropy| times that
             answer.entropy = sum > 0 ? std::max(0.0, std::log(sum) - moment / sum) : 0;
             answer.error *= 1 + 2 * answer.entropy;

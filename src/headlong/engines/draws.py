@@ -35,6 +35,8 @@ from headlong.links import evaluated
 from headlong.native import Mask
 from headlong.number_checks import real, whole
 
+ROOM = 1 - 2.0**-10
+"""Of ``eps``, for a normaliser: the rest is for sums of what is kept."""
 TIES = ("ids", "all")
 ADVICE = {"temperature": "for the likeliest class, topk(k=1)"} | dict.fromkeys(("top_k", "top_p", "min_p"), "None keeps all")
 
@@ -313,7 +315,7 @@ class _Draws:
         warmth = np.array(self.rules.temperature)
         for one in np.unique(warmth):
             rows = np.flatnonzero(warmth == one).tolist()
-            found = self.engine.tempered_lse(self.rows[rows], float(one), self.aim, self.limits(rows))
+            found = self.engine.tempered_lse(self.rows[rows], float(one), self.aim * ROOM, self.limits(rows))
             self.lse[rows] = found.lse
             terms = self.engine.layer.vocab + 8  # terms of a sum of what is kept
             self.error[rows] = found.error + terms * UNIT * (1 + np.abs(np.where(np.isfinite(found.lse), found.lse, 0.0)))
