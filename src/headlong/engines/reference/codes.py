@@ -23,8 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.dtypes import Doubles
+from headlong.engines.reference.executor import Executor
+from headlong.engines.reference.query import ordered
 from headlong.layers.matrix import Layer
-from headlong.native import Executor, FoundLse, FoundTopK, Mask
+from headlong.native import FoundLse, FoundTopK, Mask
 from headlong.plan import Codes
 
 TILE, GROUP = 64, 32
@@ -120,9 +122,9 @@ class CodesInNumPy:
                 return None
             heads = np.concatenate([heads, more])
             exact = np.concatenate([exact, self.rows.logits(hidden, more[None], threads)[0]])
-        best = np.lexsort((heads, -exact))[:k]
-        ids, logits = np.full((1, k), -1, np.int64), np.full((1, k), -np.inf)
-        ids[0, : len(best)], logits[0, : len(best)] = heads[best], exact[best]
+        heads, exact = ordered(self.rows.matrix, hidden[0], heads, exact, k)
+        ids, logits, there = np.full((1, k), -1, np.int64), np.full((1, k), -np.inf), min(k, len(heads))
+        ids[0, :there], logits[0, :there] = heads[:there], exact[:there]
         lse, error = _normaliser(self.layer.link, exact, np.setdiff1d(order, heads), estimate, radii[1], eps, k)
         if lse is None:
             return None

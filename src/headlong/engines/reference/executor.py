@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.reference.nucleus import kept
-from headlong.engines.reference.query import Matrix, Query, logits, unrounded
+from headlong.engines.reference.query import Matrix, Query, logits, ordered
 from headlong.links import ROUNDING as LINK_ROUNDING
 from headlong.links import evaluated, lowering_error
 from headlong.native import FoundDraws, FoundLse, FoundTopK
@@ -29,23 +29,12 @@ Answer = TypeVar("Answer", FoundTopK, FoundLse, FoundDraws)
 
 
 def top(query: Query, k: int) -> Ids:
-    """The ids of the k largest logits, largest first, equal logits by id; fewer where there are fewer classes.
-
-    Logits that are closer than sums may be off are summed again without rounding, and rounded once, as in
-    ``csrc/executor/true_order.h``.
-    """
+    """The ids of the k largest logits, largest first, equal logits by id; fewer where there are fewer classes."""
     ids = np.flatnonzero(query.within & query.live)
-    ids = ids[np.lexsort((ids, -query.logits[ids]))]
-    if query.proves:
-        values, off = query.logits[ids], 2 * float(query.rounding[ids].max(initial=0.0))
-        with np.errstate(invalid="ignore"):  # of classes that are not there
-            starts = np.flatnonzero(np.concatenate([[True], values[:-1] - values[1:] > off]))
-        for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
-            run = ids[start:stop]
-            if start < k and len(run) > 1 and np.isfinite(values[start]):
-                query.logits[run] = unrounded(query.matrix, query.hidden, run)
-                ids[start:stop] = run[np.lexsort((run, -query.logits[run]))]
-    return np.asarray(ids[:k])
+    if not query.proves:
+        return np.asarray(ids[np.lexsort((ids, -query.logits[ids]))][:k])
+    ids, query.logits[ids] = ordered(query.matrix, query.hidden, ids, query.logits[ids], k)
+    return ids[:k]
 
 
 def normaliser(query: Query) -> tuple[float, float]:

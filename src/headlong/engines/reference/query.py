@@ -44,10 +44,7 @@ class Query:
         vocab, dim = matrix.weight.shape
         everything, row_bytes = np.arange(vocab), dim * matrix.weight.itemsize
         self.proves = matrix.preview is None
-        norms = np.minimum(matrix.norms.astype(np.float64), math.sqrt(dim) * float(np.finfo(np.float32).max))
-        bias = 0.0 if matrix.bias is None else np.abs(matrix.bias.astype(np.float64))
-        self.rounding: Doubles = (dim + 4) * UNIT * (norms * float(np.linalg.norm(hidden)) + bias)
-        """How far the float64 logit of each class can be from the real number."""
+        self.rounding: Doubles = rounding(matrix, hidden)
         if matrix.preview is None:
             self.logits = np.full(vocab, -np.inf)
             self.logits[live] = logits(matrix, hidden, everything[live])
@@ -79,6 +76,32 @@ def logits(matrix: Matrix, hidden: Doubles, ids: Ids) -> Doubles:
         values += matrix.bias[ids].astype(np.float64)
     values[~np.isfinite(values)] = -math.inf  # rows damaged since their norms were taken are no rivals, and order like others
     return values
+
+
+def rounding(matrix: Matrix, hidden: Doubles) -> Doubles:
+    """How far the float64 logit of each class can be from the real number."""
+    dim = matrix.weight.shape[1]
+    norms = np.minimum(matrix.norms.astype(np.float64), math.sqrt(dim) * float(np.finfo(np.float32).max))
+    bias = 0.0 if matrix.bias is None else np.abs(matrix.bias.astype(np.float64))
+    return np.asarray((dim + 4) * UNIT * (norms * float(np.linalg.norm(hidden)) + bias))
+
+
+def ordered(matrix: Matrix, hidden: Doubles, ids: Ids, values: Doubles, k: int) -> tuple[Ids, Doubles]:
+    """``ids`` and their logits, the first ``k`` of them largest first, equal ones by id.
+
+    Logits that are closer than sums may be off are summed again without rounding, and rounded once, as in ``csrc/executor/true_order.h``.
+    """
+    off = 2 * float(rounding(matrix, hidden)[ids].max(initial=0.0))
+    order = np.lexsort((ids, -values))
+    ids, values = ids[order], values[order]
+    with np.errstate(invalid="ignore"):  # of classes that are not there
+        starts = np.flatnonzero(np.concatenate([[True], values[:-1] - values[1:] > off]))
+    for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
+        if start < k and stop > start + 1 and np.isfinite(values[start]):
+            run, exact = ids[start:stop], unrounded(matrix, hidden, ids[start:stop])
+            order = np.lexsort((run, -exact))
+            ids[start:stop], values[start:stop] = run[order], exact[order]
+    return ids, values
 
 
 def unrounded(matrix: Matrix, hidden: Doubles, ids: Ids) -> Doubles:
