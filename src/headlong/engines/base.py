@@ -330,7 +330,7 @@ def reader_of(
     layer: Layer, plan: Plan, norms: NDArray[np.float32], rows: native.Executor, level: str
 ) -> native.Executor:
     """What answers from a plan: its blocks and codes, where it has any, before all ``rows``. The reference has no blocks."""
-    if level == native.REFERENCE:
+    if isinstance(rows, Reference):
         return rows if plan.codes is None else CodesInNumPy(layer, plan.codes, rows)
     codes = None if plan.codes is None else native.code_reader(rows, plan.codes, level)
     blocks, search = plan.blocks, None

@@ -89,7 +89,8 @@ def rounding(matrix: Matrix, hidden: Doubles) -> Doubles:
 def ordered(matrix: Matrix, hidden: Doubles, ids: Ids, values: Doubles, k: int) -> tuple[Ids, Doubles]:
     """``ids`` and their logits, the first ``k`` of them largest first, equal ones by id.
 
-    Logits that are closer than sums may be off are summed again without rounding, and rounded once, as in ``csrc/executor/true_order.h``.
+    Logits that are closer than sums may be off are summed again without rounding, and rounded once, as in
+    ``csrc/executor/true_order.h``.
     """
     off = 2 * float(rounding(matrix, hidden)[ids].max(initial=0.0))
     order = np.lexsort((ids, -values))
