@@ -129,7 +129,35 @@ def test_log_probabilities_as_the_api_lists_them(model: Model, stock: Any) -> No
     assert ours.keys() == theirs.keys() and len(ours["tokens"]) == 5
     np.testing.assert_allclose(ours["token_logprobs"][0], theirs["token_logprobs"][0], atol=0.05)
     assert all(len(one) in (3, 4) for one in ours["top_logprobs"])
-    assert ours["tokens"][0] in ours["top_logprobs"][0] and ours["text_offset"][0] == 0
+    assert ours["tokens"][0] in ours["top_logprobs"][0]
+
+
+def listed(answers: Any, **options: Any) -> dict[str, list[Any]]:
+    """The log-probabilities of a completion, or of all its chunks."""
+    found = answers.create_completion(max_tokens=5, temperature=0.0, logprobs=2, **options)
+    parts = [part["choices"][0]["logprobs"] for part in ([found] if isinstance(found, dict) else found)]
+    return {name: [one for part in parts if part for one in part[name]] for name in parts[0]}
+
+
+ASKED: list[tuple[Any, dict[str, Any]]] = [
+    *((prompt, {**options}) for prompt in ("Hello ab", "\u00e9\u4e16") for options in ({}, {"echo": True}, {"stream": True})),
+    *(([40, 41, 42, 43], options) for options in ({}, {"stream": True})),  # a list of tokens is not echoed
+]
+
+
+@pytest.mark.parametrize(("prompt", "options"), ASKED, ids=str)
+def test_text_offsets_count_from_the_prompts_beginning(model: Model, stock: Any, prompt: Any, options: dict[str, Any]) -> None:
+    ours, theirs = listed(model, prompt=prompt, **options), listed(stock, prompt=prompt, **options)
+    first = ours["text_offset"][0]
+    assert first == (0 if "echo" in options else len(prompt))
+    if ours["tokens"] == theirs["tokens"] and "stream" not in options:  # greedy ties may part
+        assert ours["text_offset"] == theirs["text_offset"]
+    if "echo" in options:
+        read, error = model.log_probs(model._words.prompt(prompt))
+        count = len(model._words.prompt(prompt)) - (model._words.prompt(prompt)[0] == model.token_bos())
+        assert ours["token_logprobs"][0] is None and ours["top_logprobs"][0] is None
+        np.testing.assert_allclose(ours["token_logprobs"][1:count], read[len(read) + 1 - count :], atol=2 * error.max())
+        assert len(ours["tokens"]) == count + 5 and all(len(one) in (2, 3) for one in ours["top_logprobs"][1:])
 
 
 def test_chat_uses_the_files_template(model: Model, stock: Any) -> None:
@@ -216,8 +244,87 @@ def test_what_is_not_had_is_a_sentence(model: Model, path: Path) -> None:
         model.generate(["x"] * 5, 3)
     with pytest.raises(OptionError, match=r"Requested tokens \(300\) exceed context window of 256"):
         model.generate([5] * 300, 3)
-    with pytest.raises(IdError, match="outside 0 to 999"):
-        model.generate([5, 1000], 3)
+    for token in (-1, 1000, 2**40):
+        with pytest.raises(IdError, match="outside 0 to 999"):
+            model.generate([5, token], 3)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32 - 1, None])
+def test_llama_cpps_random_seeds_are_random(model: Model, path: Path, seed: Any) -> None:
+    settings = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    assert len({model.generate(PROMPTS[1], 12, seed=seed, **settings).ids for _ in range(3)}) == 3
+    texts = {model.create_completion(PROMPTS[1], seed=seed, **settings)["choices"][0]["text"] for _ in range(3)}
+    assert len(texts) == 3
+    model.set_seed(seed)
+    assert len({model.generate(PROMPTS[1], 12, **settings).ids for _ in range(3)}) == 3
+    model.set_seed(3)
+    assert model.generate(PROMPTS[1], 12, **settings) == model.generate(PROMPTS[1], 12, seed=3, **settings)
+    model.set_seed(None)
+    if seed == -1:
+        with Model(path, cache=path.parent, n_ctx=64, n_threads=1, eps=1e-4, seed=-1) as other:
+            assert len({other.generate(PROMPTS[1], 12, **settings).ids for _ in range(3)}) == 3
+
+
+def test_seeds_below_zero_are_those_of_32_bits(model: Model) -> None:
+    for settings in ({"top_k": 0}, {"top_k": 0, "temperature": 1.0}, {}):
+        assert model.generate(PROMPTS[1], 9, seed=-2, **settings) == model.generate(PROMPTS[1], 9, seed=2**32 - 2, **settings)
+    for seed in (1.5, "7", True, 2**63, -(2**31) - 1):
+        with pytest.raises(OptionError, match="seed is .*; expected a whole number .*None or -1 for a random one"):
+            model.generate(PROMPTS[1], 3, seed=seed)
+        with pytest.raises(OptionError, match="seed is"):
+            model.set_seed(seed)
+    with pytest.raises(OptionError, match="seed is 'x'"):
+        Model(model.model_path, seed="x")
+
+
+def test_biases_are_token_ids_and_numbers(model: Model) -> None:
+    """JSON has names for keys; a word is not a token, and pairs are the HTTP server's."""
+    ask = {"max_tokens": 4, "temperature": 0.0}
+    plain = model.create_completion("Hello", **ask)["choices"]
+    assert model.create_completion("Hello", logit_bias=None, **ask)["choices"] == plain
+    assert model.create_completion("Hello", logit_bias={}, **ask)["choices"] == plain
+    biased = model.create_completion("Hello", logit_bias={300: 1e3}, **ask)["choices"]
+    assert biased != plain and model.create_completion("Hello", logit_bias={"300": "1000"}, **ask)["choices"] == biased
+    assert model.create_completion("Hello", logit_bias={300.0: 1000, "301": -np.inf}, **ask)["choices"] == biased
+    for bias in ([[300, 1.0]], [(300, 1.0)], "Hello", 3):
+        with pytest.raises(OptionError, match=f"logit_bias is an? {type(bias).__name__}; expected a dictionary"):
+            model.create_completion("Hello", logit_bias=bias)
+    for bias in ({"Hello": 1.0}, {300: None}, {300: "x"}, {300.5: 1}, {None: 1}, {300: np.nan}, {300: np.inf}, {300: [1]}):
+        with pytest.raises(OptionError, match="expected a token's id .* and a number"):
+            model.generate("Hello", 3, logit_bias=bias)
+    with pytest.raises(IdError, match="logit_bias names the token -1"):
+        model.generate("Hello", 3, logit_bias={-1: 1.0})
+
+
+def test_a_prompt_is_text_or_whole_numbers(model: Model) -> None:
+    expected = model.generate([40, 41, 42], 5, temperature=0)
+    for prompt in ((40, 41, 42), np.array([40, 41, 42]), np.array([40, 41, 42], np.uint16), range(40, 43)):
+        assert model.generate(prompt, 5, temperature=0) == expected
+    for prompt in (b"Hello", bytearray(b"Hello"), memoryview(b"Hello")):
+        for ask in (model.generate, model.create_completion, model.log_probs, model.hidden, model.stream):
+            with pytest.raises(OptionError, match=r"prompt is a \w+; expected text, .*decode\(\) makes text of bytes"):
+                ask(prompt)
+    for prompt in (None, 5, {"prompt": "x"}, {40, 41}, iter([40])):
+        with pytest.raises(OptionError, match=r"prompt is an? \w+; expected text, or a list of token ids"):
+            model.create_completion(prompt)
+    for prompt in ([40.0, 41], [True, 41], np.array([[40, 41]]), np.array([4.5]), [None]):
+        with pytest.raises(OptionError, match=r"prompt\[0\] is .*; expected a whole number"):
+            model.create_completion(prompt)
+    for prompt in (["Hello", "ab"], [[40, 41]], ["Hello"], [b"Hello"]):
+        with pytest.raises(OptionError, match="a completion has one: generate"):
+            model.create_completion(prompt)
+
+
+def test_other_options_of_another_type_are_a_sentence(model: Model) -> None:
+    for stop in (b"x", 5, [5], [b"x"], {"x": 1}):
+        with pytest.raises(OptionError, match="stop is .*; expected text, or a list of texts"):
+            model.create_completion("Hello", stop=stop)
+    for name, value in (("max_tokens", 2.5), ("max_tokens", "5"), ("logprobs", -1), ("logprobs", "2"), ("logprobs", True)):
+        with pytest.raises(OptionError, match=f"{name} is .*; expected a whole number"):
+            model.create_completion("Hello", **{name: value})
+        with pytest.raises(OptionError, match=f"{name} is .*; expected a whole number"):
+            list(model.stream("Hello", **{name: value}))
+    assert model.create_completion("Hello", stop=None, max_tokens=3, logprobs=None)["usage"]["completion_tokens"] <= 3
 
 
 def test_the_context_ends_a_text(model: Model) -> None:

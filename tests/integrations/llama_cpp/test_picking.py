@@ -167,7 +167,7 @@ def test_what_leaves_nothing_or_makes_no_sense_is_refused(head: Head) -> None:
             Row(head, hidden, settings, []).pick(rng)
     with pytest.raises(IdError, match="logit_bias names the token 3000; expected 0 to 2999"):
         Row(head, hidden, Settings(logit_bias={3000: 1.0}), [])
-    with pytest.raises(OptionError, match="expected numbers, or -inf"):
+    with pytest.raises(OptionError, match="expected a token's id .*, or -inf"):
         Row(head, hidden, Settings(logit_bias={3: math.nan}), [])
     for name, value in {"temperature": -1.0, "repeat_penalty": 0.0, "top_k": 1.5, "top_p": math.nan, "min_p": 2.0}.items():
         with pytest.raises(OptionError, match=f"{name} is "):

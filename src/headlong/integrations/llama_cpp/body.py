@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.errors import OptionError, StoreError, UnsupportedError
+from headlong.errors import InputError, OptionError, StoreError, UnsupportedError
 from headlong.integrations.llama_cpp.body_file import ROWS
 from headlong.integrations.llama_cpp.log import listening
 from headlong.integrations.llama_cpp.team import Team
@@ -36,12 +37,13 @@ class Body:
         self._context: Any = None
         with listening(verbose) as last_line:
             self._load(path, options, last_line)
-        self._memory = llama_cpp.llama_get_memory(self._context)
         self.dim = int(llama_cpp.llama_model_n_embd(self._model))
         self.positions = int(llama_cpp.llama_n_ctx_seq(self._context))
         self.largest_batch = int(llama_cpp.llama_n_batch(self._context))
         self._arrays = _Arrays(self.largest_batch, self.dim)
         self.team = Team(options.get("n_threads", 0))
+        self.lock = threading.RLock()
+        """Held by whoever decodes and reads what comes of it; of one thread at a time."""
 
     def _load(self, path: str | os.PathLike[str], options: dict[str, Any], last_line: Callable[[], str]) -> None:
         self._model: Any = llama_cpp.llama_model_load_from_file(os.fsencode(path), llama_cpp.llama_model_default_params())
@@ -53,11 +55,22 @@ class Body:
         params.embeddings, params.pooling_type = True, llama_cpp.LLAMA_POOLING_TYPE_NONE
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
-            self.close()
+            self._free()
             raise OptionError(f"llama.cpp makes no context of {options}: {last_line()}")
 
     def close(self) -> None:
-        """Frees llama.cpp's memory; nothing can be decoded afterwards."""
+        """Frees llama.cpp's memory, after a step that another thread is in; nothing can be decoded afterwards."""
+        with self.lock:
+            self._free()
+
+    @property
+    def context(self) -> Any:
+        """That of llama.cpp, as long as there is one."""
+        if not self._context:
+            raise InputError("the model was closed; make a new Model of its file")
+        return self._context
+
+    def _free(self) -> None:
         if self._context:
             llama_cpp.llama_free(self._context)
         if self._model:
@@ -65,7 +78,7 @@ class Body:
         self._context = self._model = None
 
     def __del__(self) -> None:
-        self.close()
+        self._free()
 
     def decode(self, rows: Singles, positions: Sequence[int], sequences: Sequence[int]) -> Singles:
         """The hidden vectors ``[n, dim]`` of ``n`` rows, at most a batch of them; the next call writes over them."""
@@ -79,7 +92,7 @@ class Body:
         return arrays.hidden[:count]
 
     def _run(self, batch: Any) -> None:
-        status = llama_cpp.llama_decode(self._context, batch)
+        status = llama_cpp.llama_decode(self.context, batch)
         if status == 1:
             raise OptionError(f"the context of {self.positions} positions is full; pass a larger n_ctx, or shorter prompts")
         if status:
@@ -87,15 +100,23 @@ class Body:
 
     def keep(self, sequence: int, count: int) -> bool:
         """Forgets all but the first ``count`` positions of a sequence; False where its memory cannot, and is empty then."""
-        if llama_cpp.llama_memory_seq_rm(self._memory, sequence, count, -1):
+        memory = llama_cpp.llama_get_memory(self.context)
+        if llama_cpp.llama_memory_seq_rm(memory, sequence, count, -1):
             return True
-        llama_cpp.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        llama_cpp.llama_memory_seq_rm(memory, sequence, -1, -1)
         return False
 
-    def copy(self, source: int, target: int) -> None:
-        """The target sequence holds what the source does."""
-        llama_cpp.llama_memory_seq_rm(self._memory, target, -1, -1)
-        llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+    def saved(self, sequence: int) -> Any:
+        """What a sequence holds, to the bit, for :meth:`load`."""
+        size = llama_cpp.llama_state_seq_get_size(self.context, sequence)
+        state = (ctypes.c_uint8 * size)()
+        llama_cpp.llama_state_seq_get_data(self.context, state, size, sequence)
+        return state
+
+    def load(self, sequence: int, state: Any) -> bool:
+        """The sequence holds what was saved; False where llama.cpp does not take it, and it is empty."""
+        self.keep(sequence, 0)
+        return bool(llama_cpp.llama_state_seq_set_data(self.context, state, len(state), sequence))
 
     def check(self, rows: Singles, head: Singles, link: Link) -> None:
         """Whether a token as an id and as its row give one hidden vector, and our logits of 32 tokens are llama.cpp's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,37 +101,41 @@ def pieces(decoder: Decoder, texts: Sequence[Writing], settings: Settings, logpr
 class Answers:
     """The dictionaries of one completion: what all its chunks have in common, and the choices."""
 
-    def __init__(self, words: Vocabulary, model: str) -> None:
-        self._words = words
+    def __init__(self, words: Vocabulary, model: str, offset: int) -> None:
+        """``offset``: where the first listed token's text begins."""
+        self._words, self._offset = words, offset
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
         self._base = {"id": f"cmpl-{uuid.uuid4()}", "object": "text_completion", "created": int(time.time()), "model": model}
 
     def chunk(self, text: str, reason: str | None, logprobs: dict[str, Any] | None) -> dict[str, Any]:
         return {**self._base, "choices": [{"text": text, "index": 0, "logprobs": logprobs, "finish_reason": reason}]}
 
     def chunks(self, found: Iterator[Piece], text: Writing, with_logprobs: bool) -> Iterator[dict[str, Any]]:
-        offset = 0
         for piece in found:
             if piece.text:
-                yield self.chunk(piece.text, None, self.logprobs(piece.tokens, offset) if with_logprobs else None)
-            offset += len(piece.text)
+                yield self.chunk(piece.text, None, self.logprobs(piece.tokens) if with_logprobs else None)
         yield self.chunk("", text.reason, None)
 
-    def whole(self, text: Writing, before: str, with_logprobs: bool) -> dict[str, Any]:
+    def whole(self, text: Writing, before: str, with_logprobs: bool, echoed: Sequence[Token] = ()) -> dict[str, Any]:
         prompt, tokens = len(text.progress.prompt), len(text.tokens)
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        logprobs = self.logprobs(text.tokens, len(before)) if with_logprobs else None
+        logprobs = self.logprobs([*echoed, *text.tokens]) if with_logprobs else None
+        if logprobs and echoed:  # nothing is before the first
+            logprobs["token_logprobs"][:1] = logprobs["top_logprobs"][:1] = [None]
         return {**self.chunk(before + text.text, text.reason, logprobs), "usage": usage}
 
-    def logprobs(self, tokens: Sequence[Token], offset: int) -> dict[str, Any]:
-        """As the OpenAI API lists them; ``offset`` is where the first token's text begins."""
+    def logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
+        """As the OpenAI API lists the next tokens. One whose bytes end within a character begins where that does."""
         found: dict[str, list[Any]] = {"tokens": [], "text_offset": [], "token_logprobs": [], "top_logprobs": []}
         for token in tokens:
-            text = self._text(token.id)
+            if token.id == self._words.token_bos():
+                continue
+            text, ranked = self._text(token.id), {self._text(one): value for one, value in token.ranked}
             found["tokens"].append(text)
-            found["text_offset"].append(offset)
+            found["text_offset"].append(self._offset)
             found["token_logprobs"].append(token.log_prob)
-            found["top_logprobs"].append({self._text(one): value for one, value in token.ranked} | {text: token.log_prob})
-            offset += len(text)
+            found["top_logprobs"].append(ranked | {text: token.log_prob})
+            self._offset += len(self._decoder.decode(self._words.piece(token.id)))
         return found
 
     def _text(self, token: int) -> str:

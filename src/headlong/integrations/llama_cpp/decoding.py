@@ -1,12 +1,14 @@
 """Tokens of several sequences at once: one ``llama_decode`` and one question to the head for each step of all of them.
 
-What a sequence holds in llama.cpp's memory stays there between calls: of the next prompt only what differs is decoded.
+What a sequence holds in llama.cpp's memory stays there between calls: of the next prompt only what differs is decoded. Where
+another text takes a sequence in the middle of one, what that holds is put away, and put back when it goes on. A step is one
+thread's.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from headlong.dtypes import Doubles
 from headlong.errors import IdError, OptionError
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.grammar import Grammar
+from headlong.integrations.llama_cpp.head import NOTHING as NOTHING_READ
 from headlong.integrations.llama_cpp.head import Head
 from headlong.integrations.llama_cpp.picking import FIRST, NOTHING, Listed, Row, draw_listed, kept, top, weighing
 from headlong.integrations.llama_cpp.settings import Settings
@@ -60,6 +63,8 @@ class Progress:
         self.prompt, self.number, self.most, self.grammar = list(prompt), number, most, grammar
         self.generated: list[int] = []
         self.done = False
+        self.put_away: Any = None
+        """What its sequence held when another text took it."""
 
     def take(self, token: int) -> None:
         """The next token."""
@@ -98,12 +103,16 @@ class Decoder:
     def __init__(self, body: Body, embedding: Embedding, head: Head, sequences: int) -> None:
         self._body, self._embedding, self._head = body, embedding, head
         self._held: list[list[int]] = [[] for _ in range(sequences)]
+        self._owners: list[Callable[[], Progress | None]] = [_nobody] * sequences
+        self.lock = body.lock
 
     def forget(self) -> None:
-        """Empties the memory of every sequence."""
-        for number, held in enumerate(self._held):
-            self._body.keep(number, 0)
-            held.clear()
+        """Empties the memory of every sequence; a text that goes on is decoded anew."""
+        with self.lock:
+            for number, held in enumerate(self._held):
+                self._body.keep(number, 0)
+                held.clear()
+                self._owners[number] = _nobody
 
     def room(self, prompt: Sequence[int]) -> int:
         """How many tokens can follow the prompt."""
@@ -119,11 +128,21 @@ class Decoder:
 
     def read(self, tokens: Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
         """The hidden vectors of a text in the first sequence, a batch at a time, and the tokens that follow each; the next
-        batch writes over them."""
+        batch writes over them: ``lock`` is to be held meanwhile."""
+        self._leave(0)
         self._body.keep(0, 0)
         self._held[0] = list(tokens)
         for part in _parts([(token, place, 0) for place, token in enumerate(tokens)], self._body.largest_batch):
             yield self._decoded(part), list(tokens[part[0][1] + 1 : part[-1][1] + 2])
+
+    def told(self, tokens: Sequence[int], count: int) -> list[Token]:
+        """The tokens of a text, each but the first with its log-probability and the ``count`` likeliest in its place."""
+        found = [Token(tokens[0], None, 0.0, (), 0.0, 0.0, NOTHING_READ)]
+        for hidden, after in self.read(tokens):
+            with self._body.team:
+                about = self._ranked(hidden[: len(after)], after, count)
+            found += [Token(token, *one, 0.0, 0.0, self._head.cost) for token, one in zip(after, about, strict=True)]
+        return found
 
     def log_probs(self, hidden: Singles, after: Sequence[int]) -> tuple[Doubles, Doubles]:
         """Of the tokens that follow, and how far each can be off."""
@@ -139,39 +158,54 @@ class Decoder:
         self, rows: Sequence[Progress], settings: Settings, logprobs: int | None = None
     ) -> Iterator[list[tuple[Progress, Token]]]:
         """The next token of each sequence that is not done, until all are."""
-        pick, team = self._picker(rows, settings), self._body.team
-        start = time.perf_counter()
-        hidden, active = self._prompted(rows), list(rows)
-        while active:
-            asked = time.perf_counter()
-            with team:
-                ids = pick(active, hidden)
-                ranked = self._ranked(hidden, ids, logprobs)
-            found = time.perf_counter()
-            for row, token in zip(active, ids, strict=True):
-                row.take(token)
-            took = asked - start, found - asked, self._head.cost
-            yield [(row, Token(token, *about, *took)) for row, token, about in zip(active, ids, ranked, strict=True)]
-            active = [row for row in active if not row.done]
-            start = time.perf_counter()
-            if active:
-                hidden = self._decoded([self._appended(row) for row in active])
+        pick, team, active = self._picker(rows, settings), self._body.team, list(rows)
+        try:
+            while active:
+                with self.lock:
+                    start = time.perf_counter()
+                    hidden = self._last_hidden(active)
+                    asked = time.perf_counter()
+                    with team:
+                        ids = pick(active, hidden)
+                        ranked = self._ranked(hidden, ids, logprobs)
+                    took = asked - start, time.perf_counter() - asked, self._head.cost
+                for row, token in zip(active, ids, strict=True):
+                    row.take(token)
+                yield [(row, Token(token, *about, *took)) for row, token, about in zip(active, ids, ranked, strict=True)]
+                active = [row for row in active if not row.done]
+        finally:
+            for row in rows:  # where the caller stops before the end: nothing of it need be kept
+                row.done = True
 
-    def _appended(self, row: Progress) -> tuple[int, int, int]:
-        held = self._held[row.number]
-        held.append(row.generated[-1])
-        return held[-1], len(held) - 1, row.number
+    def _leave(self, number: int) -> None:
+        """Puts away what the sequence holds, if that is a text that goes on."""
+        owner = self._owners[number]()
+        if owner is not None and not owner.done:
+            owner.put_away = self._body.saved(number)
+        self._owners[number] = _nobody
 
-    def _prompted(self, rows: Sequence[Progress]) -> Singles:
-        """The hidden vector of each prompt's last token."""
-        places: list[tuple[int, int, int]] = []
-        for row in rows:
-            held = self._held[row.number]
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(held, row.prompt[:-1], strict=False)))
-            if same < len(held) and not self._body.keep(row.number, same):
+    def _missing(self, row: Progress) -> list[tuple[int, int, int]]:
+        """The tokens of a text that its sequence does not hold yet, the last one among them."""
+        number, held = row.number, self._held[row.number]
+        if self._owners[number]() is row:
+            held.append(row.generated[-1])
+            return [(held[-1], len(held) - 1, number)]
+        self._leave(number)
+        tokens, state, row.put_away = [*row.prompt, *row.generated], row.put_away, None
+        if state is not None and self._body.load(number, state):
+            same = len(tokens) - 1
+        else:
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(held, tokens[:-1], strict=False)))
+            if state is not None or (same < len(held) and not self._body.keep(number, same)):
                 same = 0
-            self._held[row.number] = list(row.prompt)
-            places += [(row.prompt[at], at, row.number) for at in range(same, len(row.prompt))]
+        self._held[number], self._owners[number] = tokens, weakref.ref(row)
+        return [(tokens[at], at, number) for at in range(same, len(tokens))]
+
+    def _last_hidden(self, rows: Sequence[Progress]) -> Singles:
+        """The hidden vector of each text's last token."""
+        places = [place for row in rows for place in self._missing(row)]
+        if len(places) == len(rows) <= self._body.largest_batch:
+            return self._decoded(places)
         hidden = np.empty((len(rows), self._body.dim), np.float32)
         last = {row.number: index for index, row in enumerate(rows)}
         for part in _parts(places, self._body.largest_batch):
@@ -189,7 +223,7 @@ class Decoder:
 
     def _picker(self, rows: Sequence[Progress], settings: Settings) -> Callable[[list[Progress], Singles], list[int]]:
         """Finds the next tokens of sequences: by one question for all of them where they ask the same, else one for each."""
-        head, seed = self._head, secrets.randbits(63) if settings.seed is None else settings.seed
+        head, seed = self._head, settings.noise_seed
         edits = settings.moving or any(row.grammar is not None for row in rows)
         if settings.greedy and not edits:
             return lambda active, hidden: [int(token) for token in head.likeliest(hidden)]
@@ -249,6 +283,10 @@ class Decoder:
             (float(values[0]), float(off), tuple(zip(map(int, names[1:]), map(float, values[1:]), strict=True)))
             for names, values, off in zip(chosen, log_probs, error, strict=True)
         ]
+
+
+def _nobody() -> None:
+    """The owner of a sequence that no text is in the middle of."""
 
 
 def _parts(places: list[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import Head, engine_of
 from headlong.integrations.llama_cpp.options import context_options
 from headlong.integrations.llama_cpp.settings import Settings
-from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several
+from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several, stop_words
 from headlong.layers.gguf_file import GgufFile
 from headlong.native import threads as threads_at_hand
 from headlong.number_checks import file_name, whole
@@ -62,7 +63,7 @@ class Model:
         **options: Any,
     ) -> None:
         self.model_path, self.verbose = file_name(model_path, "model_path"), verbose
-        self._seed, self._last_n = seed, last_n_tokens_size
+        self._seed, self._last_n = Settings(seed=seed, last_n=last_n_tokens_size).seed, last_n_tokens_size
         self._sequences = whole(sequences, "sequences", 1, SEQUENCES)
         file, self._stamp = GgufFile(self.model_path), _stamp(self.model_path)
         layer = Layer.load(self.model_path)
@@ -105,15 +106,15 @@ class Model:
                       as in ``llama_cpp.Llama``, defaults too
         """
         texts, chosen = self._texts(prompt, max_tokens, stop, grammar, settings)
-        for _ in pieces(self._decoder, texts, chosen, logprobs):
-            pass
+        with self._decoder.lock:  # a text that nobody waits for in pieces is written in one go
+            deque(pieces(self._decoder, texts, chosen, self._ranks(logprobs)), 0)
         found = [one.result(logprobs is not None) for one in texts]
         return found if several(prompt) else found[0]
 
     def stream(self, prompt: Any, max_tokens: int | None = 128, **options: Any) -> Iterator[Piece]:
         """What :meth:`generate` would write, a piece at a time as it comes."""
         named = {name: options.pop(name, default) for name, default in (("stop", ()), ("grammar", None))}
-        logprobs = options.pop("logprobs", None)
+        logprobs = self._ranks(options.pop("logprobs", None))
         texts, chosen = self._texts(prompt, max_tokens, named["stop"], named["grammar"], options)
         return pieces(self._decoder, texts, chosen, logprobs)
 
@@ -125,18 +126,25 @@ class Model:
 
     def log_probs(self, text: str | Sequence[int]) -> tuple[Doubles, Doubles]:
         """Of each token of a text but the first, given those before it; and how far each can be off."""
-        values = [self._decoder.log_probs(hidden, after) for hidden, after in self._read(text)]
+        tokens = self._checked(text)
+        with self._decoder.lock:
+            values = [self._decoder.log_probs(hidden, after) for hidden, after in self._decoder.read(tokens)]
         return np.concatenate([value for value, _ in values]), np.concatenate([error for _, error in values])
 
     def hidden(self, text: str | Sequence[int]) -> Singles:
         """The hidden vectors ``[tokens, dim]`` of a text, after the last norm."""
-        return np.concatenate([hidden.copy() for hidden, _ in self._read(text)])
+        tokens = self._checked(text)
+        with self._decoder.lock:
+            return np.concatenate([hidden.copy() for hidden, _ in self._decoder.read(tokens)])
 
-    def _read(self, text: str | Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
+    def _checked(self, text: str | Sequence[int]) -> list[int]:
         self._check_unchanged()
         tokens = self._words.prompt(text)
         self._decoder.room(tokens)
-        return self._decoder.read(tokens)
+        return tokens
+
+    def _ranks(self, logprobs: Any) -> int | None:
+        return None if logprobs is None else whole(logprobs, "logprobs", 0, self.n_vocab())
 
     def _texts(
         self, prompt: Any, most: int | None, stop: Any, grammar: Any, settings: Mapping[str, Any]
@@ -145,8 +153,7 @@ class Model:
         prompts = list(prompt) if several(prompt) else [prompt]
         if not 1 <= len(prompts) <= self._sequences:
             raise OptionError(f"got {len(prompts)} prompts; expected 1 to {self._sequences}: pass sequences= to Model for more")
-        stops = [stop] if isinstance(stop, str) else list(stop or ())
-        found = []
+        stops, found = stop_words(stop), []
         for number, one in enumerate(prompts):
             tokens, more = self._words.chat_prompt(one) if is_chat(one) else (self._words.prompt(one), [])
             found.append(self._writing(tokens, number, most, [*stops, *more], grammar))
@@ -156,7 +163,7 @@ class Model:
         self, tokens: list[int], number: int, most: int | None, stops: Sequence[str], grammar: Any, criteria: Any = None
     ) -> Writing:
         room = self._decoder.room(tokens)
-        most = room if most is None or most <= 0 else min(most, room)
+        most = room if most is None or whole(most, "max_tokens", -(2**31), 2**31) <= 0 else min(most, room)
         rules = None if grammar is None else Grammar(self._words.pointer, grammar)
         return Writing(self._words, Progress(tokens, number, most, rules), stops, criteria)
 
@@ -181,21 +188,28 @@ class Model:
         model: str | None = None,
         **options: Any,
     ) -> Any:
-        """As ``llama_cpp.Llama.create_completion``: a dictionary, or chunks of one."""
+        """As ``llama_cpp.Llama.create_completion``: a dictionary, or chunks of one.
+
+        ``text_offset`` counts from the prompt's beginning: letters of a text, tokens of a list of tokens.
+        """
         self._check_unchanged()
-        if echo and (logprobs is not None or stream or not isinstance(prompt, str)):
-            raise OptionError("echo=True goes with text, without stream= and logprobs=; log_probs(text) has those of a prompt")
+        if several(prompt):
+            raise OptionError(f"got {len(prompt)} prompts; a completion has one: generate(prompts, ...) writes several at once")
+        if echo and (stream or not isinstance(prompt, str)):
+            raise OptionError("echo=True goes with text, without stream=")
         settings = {name: value for name, value in options.items() if name in Settings.__dataclass_fields__}
         check_options({name: value for name, value in options.items() if name not in settings})
-        stops = [stop] if isinstance(stop, str) else list(stop or ())
-        text = self._writing(self._words.prompt(prompt), 0, max_tokens, stops, grammar, stopping_criteria)
-        answers = Answers(self._words, model or self.model_path)
+        logprobs = self._ranks(logprobs)
+        tokens = self._words.prompt(prompt)
+        text = self._writing(tokens, 0, max_tokens, stop_words(stop), grammar, stopping_criteria)
+        answers = Answers(self._words, model or self.model_path, 0 if echo else len(prompt))
         found = pieces(self._decoder, [text], self._settings(settings), logprobs)
         if stream:
             return answers.chunks(found, text, logprobs is not None)
-        for _ in found:
-            pass
-        return answers.whole(text, str(prompt) if echo else "", logprobs is not None)
+        with self._decoder.lock:
+            told = self._decoder.told(tokens, logprobs) if echo and logprobs is not None else []
+            deque(found, 0)
+        return answers.whole(text, str(prompt) if echo else "", logprobs is not None, told)
 
     __call__ = create_completion
 
@@ -256,7 +270,7 @@ class Model:
 
     def set_seed(self, seed: int) -> None:
         """The seed of completions that name none."""
-        self._seed = seed
+        self._seed = Settings(seed=seed).seed
 
     def reset(self) -> None:
         """Forgets what the sequences hold."""
@@ -290,6 +304,7 @@ class Model:
 
     def _check_unchanged(self) -> None:
         """Rows of the embedding and of the head are read from the file while it is used."""
+        _ = self._body.context  # not closed
         if _stamp(self.model_path) != self._stamp:
             raise WrongLayerError(f"{self.model_path} was changed after it was loaded; make a new Model of it")
 

@@ -11,20 +11,28 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from headlong.dtypes import Doubles, Ids
-from headlong.errors import IdError, OptionError
+from headlong.errors import IdError, OptionError, named
 from headlong.number_checks import real, whole
+
+RANDOM = 2**32 - 1
+"""``LLAMA_DEFAULT_SEED``."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """As ``llama_cpp.Llama`` takes them; ``top_k`` 0 or less, ``top_p`` 1 or more, ``min_p`` 0 or less: off."""
+    """As ``llama_cpp.Llama`` takes them; ``top_k`` 0 or less, ``top_p`` 1 or more, ``min_p`` 0 or less: off.
+
+    ``seed``  None, -1 and 2^32 - 1: drawn anew for each call; another below zero counts from 2^32, as llama.cpp's 32 bits do
+    """
 
     temperature: float = 0.8
     top_k: int = 40
@@ -46,6 +54,16 @@ class Settings:
         real(self.repeat_penalty, "repeat_penalty", 1e-6, 1e6)
         real(self.frequency_penalty, "frequency_penalty", -1e6, 1e6)
         real(self.presence_penalty, "presence_penalty", -1e6, 1e6)
+        object.__setattr__(self, "logit_bias", biases(self.logit_bias))
+        if self.seed is not None:
+            whole(self.seed, "seed", -(2**31), 2**63 - 1, "or None or -1 for a random one")
+
+    @property
+    def noise_seed(self) -> int:
+        """The seed of a call's draws."""
+        if self.seed is None or self.seed in (-1, RANDOM):
+            return secrets.randbits(63)
+        return int(self.seed) % 2**32 if self.seed < 0 else int(self.seed)
 
     @property
     def greedy(self) -> bool:
@@ -61,9 +79,31 @@ class Settings:
         return (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
 
 
+def biases(given: Any) -> dict[int, float]:
+    """``{token: bias}``, -inf for a token that may not come; a token may be text, as the names in JSON are; None: none."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise OptionError(f"logit_bias is {named(given)}; expected a dictionary of token ids and numbers: dict(pairs)")
+    found = {}
+    for token, bias in given.items():
+        try:
+            key, value = int(token), float(bias)
+            right = (isinstance(token, str) or key == token) and value < math.inf  # NaN is not
+        except (TypeError, ValueError, OverflowError):
+            right = False
+        if not right:
+            raise OptionError(
+                f"logit_bias has {token!r}: {bias!r}; expected a token's id (tokenize() has those of a word) and a number, or "
+                "-inf for a token that may not come"
+            )
+        found[key] = value
+    return found
+
+
 def edited(settings: Settings, generated: Sequence[int], vocab: int) -> Ids:
     """The tokens whose ``x`` is another than the model's, ascending."""
-    ids = {int(token) for token in settings.logit_bias}
+    ids = set(settings.logit_bias)
     if ids and not 0 <= min(ids) <= max(ids) < vocab:
         raise IdError(f"logit_bias names the token {min(ids) if min(ids) < 0 else max(ids)}; expected 0 to {vocab - 1}")
     if settings.penalised and settings.last_n:
@@ -73,10 +113,7 @@ def edited(settings: Settings, generated: Sequence[int], vocab: int) -> Ids:
 
 def moved(settings: Settings, generated: Sequence[int], ids: Ids, exponents: Doubles) -> Doubles:
     """What becomes of the exponents of those tokens."""
-    bias = {int(token): float(value) for token, value in settings.logit_bias.items()}
-    if any(math.isnan(value) or value == math.inf for value in bias.values()):
-        raise OptionError(f"logit_bias is {bias}; expected numbers, or -inf for tokens that may not come")
-    found: Doubles = exponents + np.array([bias.get(int(token), 0.0) for token in ids])
+    found: Doubles = exponents + np.array([settings.logit_bias.get(int(token), 0.0) for token in ids])
     if not settings.penalised:
         return found
     counts = Counter(generated[-settings.last_n :] if settings.last_n else ())

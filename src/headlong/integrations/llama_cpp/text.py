@@ -9,8 +9,9 @@ from typing import Any
 
 import llama_cpp
 
-from headlong.errors import MalformedFileError
+from headlong.errors import MalformedFileError, OptionError, named
 from headlong.integrations.llama_cpp.log import listening
+from headlong.number_checks import wholes
 
 LONGEST = 4096
 """Bytes of one token's text at most."""
@@ -28,7 +29,6 @@ class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
                 why = last_line() or error
                 raise MalformedFileError(f"llama.cpp cannot read the vocabulary of {path}: {why}") from error
         self._pieces: dict[int, bytes] = {}
-        self._buffer = ctypes.create_string_buffer(LONGEST)
         self.pointer = llama_cpp.llama_model_get_vocab(self.model)
 
     def create_completion(self, *arguments: Any, **options: Any) -> Any:
@@ -38,11 +38,8 @@ class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
     def chat_prompt(self, messages: Any) -> tuple[list[int], list[str]]:
         """The tokens that the chat template makes of messages, and the words that end an answer."""
         asked: dict[str, Any] = {}
-        complete, self._complete = self._complete, lambda **options: asked.update(options)
-        try:
-            self.create_chat_completion(messages, stream=True)  # what it would make of chunks is never taken
-        finally:
-            self._complete = complete
+        beside = _Beside(self, asked.update)
+        llama_cpp.Llama.create_chat_completion(beside, messages, stream=True)  # what it would make of chunks is never taken
         return [int(token) for token in asked["prompt"]], list(asked["stop"] or ())
 
     def ends(self, token: int) -> bool:
@@ -53,18 +50,29 @@ class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
         """The bytes of a token; none of a special one."""
         found = self._pieces.get(token)
         if found is None:
-            count = llama_cpp.llama_token_to_piece(self.pointer, token, self._buffer, LONGEST, 0, False)
-            found = self._pieces[token] = self._buffer.raw[: max(count, 0)]
+            buffer = ctypes.create_string_buffer(LONGEST)  # one for all would be every thread's
+            count = llama_cpp.llama_token_to_piece(self.pointer, token, buffer, LONGEST, 0, False)
+            found = self._pieces[token] = buffer.raw[: max(count, 0)]
         return found
 
     def prompt(self, prompt: str | Sequence[int]) -> list[int]:
         """The tokens of a text, with those that the model wants at its ends, as ``create_completion`` has them."""
         if not isinstance(prompt, str):
-            return [int(token) for token in prompt]
+            return token_ids(prompt)
         first = [self.token_bos()] if llama_cpp.llama_vocab_get_add_bos(self.pointer) and self.token_bos() != -1 else []
         last = [self.token_eos()] if llama_cpp.llama_vocab_get_add_eos(self.pointer) and self.token_eos() != -1 else []
         middle = self.tokenize(prompt.encode(), add_bos=False, special=True) if prompt else []
         return [*first, *middle, *last] or [self.token_bos()]
+
+
+class _Beside:
+    """A :class:`Vocabulary` to a chat handler, but for the completion that it asks for."""
+
+    def __init__(self, words: Vocabulary, complete: Callable[..., Any]) -> None:
+        self._words, self.create_completion = words, complete
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._words, name)
 
 
 class TextBuilder:
@@ -100,6 +108,22 @@ class TextBuilder:
 def _overlap(text: str, stop: str) -> int:
     """How many of the last letters of ``text`` begin ``stop``."""
     return next((length for length in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:length])), 0)
+
+
+def token_ids(prompt: Any) -> list[int]:
+    """Whole numbers, as a list, tuple or array of them; OptionError for anything else that is not text."""
+    if isinstance(prompt, (bytes, bytearray, memoryview, Mapping)) or not hasattr(prompt, "__getitem__"):
+        advice = ": decode() makes text of bytes" if isinstance(prompt, (bytes, bytearray, memoryview)) else ""
+        raise OptionError(f"prompt is {named(prompt)}; expected text, or a list of token ids{advice}")
+    return list(prompt) if all(type(token) is int for token in prompt) else wholes(prompt, "prompt", -(2**31), 2**31 - 1)
+
+
+def stop_words(stop: Any) -> list[str]:
+    """A word or several; None: none."""
+    words = [stop] if isinstance(stop, str) else () if stop is None else stop
+    if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
+        raise OptionError(f"stop is {stop!r:.80}; expected text, or a list of texts")
+    return list(words)
 
 
 def is_chat(prompt: Any) -> bool:
