@@ -10,8 +10,6 @@
 namespace headlong {
 namespace {
 
-constexpr int64_t kCompared = 4096;  // logits of one query that a caller may put in order
-
 double length_of(const Executor& e, const double* hidden) { return std::sqrt(std::inner_product(hidden, hidden + e.dim, hidden, 0.0)); }
 
 }  // namespace
@@ -79,7 +77,7 @@ void logits(const Executor& e, const double* hidden, int64_t count, const int64_
                 double* z = out + b * m;
                 dot_rows(*e.kernels, e.weight, e.kind, e.dim, ids + b * m, m, hidden + b * e.dim, z);
                 for (int64_t i = 0; e.bias != nullptr && i < m; ++i) z[i] += e.bias[ids[b * m + i]];
-                if (m == 1 || m > kCompared) continue;
+                if (m == 1) continue;
                 std::vector<int64_t> falling(m);
                 std::iota(falling.begin(), falling.end(), 0);
                 std::sort(falling.begin(), falling.end(), [&](int64_t i, int64_t j) { return z[i] > z[j]; });

@@ -20,6 +20,7 @@ from headlong.engines.class_masks import class_mask, classes_of, restricted
 from headlong.errors import DtypeError, IdError, InputError, ShapeError
 from headlong.native import arguments
 from oracle import check_topk, check_within, truth
+from structured_layers import made
 
 
 @pytest.fixture(params=["native", "numpy"])
@@ -164,3 +165,34 @@ def test_what_is_ruled_out_decides_nothing(name: str, isa: str, monkeypatch: pyt
             check_within(found.lse, exact.lse, found.error, slack)
             for b, reference in enumerate(exact.logits):
                 check_topk(reference, found.ids[b], found.logits[b], 0.0 if case.exact else float(exact.rounding[b]))
+
+
+@pytest.mark.parametrize("kind", ["full", "codes", "blocks", "tree", "bands", "experts", "mos"])
+def test_a_row_is_answered_alone_as_beside_others(kind: str) -> None:
+    """Whether a row's few classes are scored one by one is its own affair, and what pads it beside longer ones adds nothing."""
+    rng = np.random.default_rng(0)
+    if kind in ("full", "codes", "blocks"):
+        layer: Any = hl.Layer(rng.standard_normal((8000, 24)).astype(np.float32), rng.standard_normal(8000).astype(np.float32))
+        options: dict[str, Any] = {"blocks": True, "log_probs": False} if kind == "blocks" else {}
+        engine: Any = hl.compile(layer, "full" if kind == "full" else "codes", **options)
+    else:
+        layer = made(kind, 24, 700).layer
+        engine = hl.compile(layer)
+    sizes = [1, 3, 9, 30, layer.vocab // 64 + 70, layer.vocab // 2, 2, layer.vocab]
+    allowed = [np.sort(rng.choice(layer.vocab, size, replace=False)) for size in sizes]
+    hidden = rng.standard_normal((len(sizes), layer.dim))
+    positions = np.arange(7, 7 + len(sizes))
+    drawn = engine.sample(hidden, 3, seed=5, position=positions, eps=np.inf, allowed=allowed)
+    together = engine.topk(hidden, 4, allowed=allowed), drawn
+    norms = None if kind == "blocks" else engine.lse(hidden, allowed=allowed)
+    for row, ids in enumerate(allowed):
+        one = slice(row, row + 1)
+        drawn = engine.sample(hidden[one], 3, seed=5, position=7 + row, eps=np.inf, allowed=ids)
+        alone = engine.topk(hidden[one], 4, allowed=ids), drawn
+        for mine, batch in zip(alone, together, strict=True):
+            for name in ("ids", "logits", "log_probs", "lse", "error", "proved", "score"):
+                if getattr(mine, name, None) is not None:
+                    assert np.array_equal(getattr(mine, name)[0], getattr(batch, name)[row], equal_nan=True), (kind, row, name)
+        if norms is not None:
+            alike = engine.lse(hidden[one], allowed=ids)
+            assert (alike.lse[0], alike.error[0]) == (norms.lse[row], norms.error[row]), (kind, row)

@@ -123,19 +123,20 @@ class Engine(Changeable, Common):
             if found is not None:
                 return found
         asked = self._asked(hidden, allowed, exclude)
-        k = checked_k(k, self.layer.vocab)
-        if asked.few_classes:
-            answer = self._listed(asked)
-            logits, ids, exponents = topk_of(answer, k)
-            lse = lse_of(answer.exponents)
-            log_probs = np.where(ids < 0, -np.inf, exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None])
-            proved = np.ones(len(lse), bool)
-            found = TopK(log_probs, ids, logits, lse, self._rounding(asked, answer, lse), proved, self._cost_of_listed(answer))
-            return answer_as(found, asked.form)
-        aim = aimed(eps, self.promise, asked.form)
-        best = self._executor.topk(asked.hidden, k, aim, asked.mask, native.threads(self._threads), *self._bet)
-        found = TopK(best.log_probs, best.ids, best.logits, best.lse, best.error, best.proved, self._cost(best))
-        return answer_as(found, asked.form)
+        k, aim = checked_k(k, self.layer.vocab), aimed(eps, self.promise, asked.form)
+
+        def best_of(call: Asked, _: int) -> TopK:
+            if call.few_classes:
+                answer = self._listed(call)
+                logits, ids, exponents = topk_of(answer, k)
+                lse = lse_of(answer.exponents)
+                log_probs = np.where(ids < 0, -np.inf, exponents - np.where(np.isfinite(lse), lse, 0.0)[:, None])
+                error, proved = self._rounding(call, answer, lse), np.ones(len(lse), bool)
+                return TopK(log_probs, ids, logits, lse, error, proved, self._cost_of_listed(answer))
+            best = self._executor.topk(call.hidden, k, aim, call.mask, native.threads(self._threads), *self._bet)
+            return TopK(best.log_probs, best.ids, best.logits, best.lse, best.error, best.proved, self._cost(best))
+
+        return answer_as(asked.each(best_of), asked.form)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
@@ -165,13 +166,17 @@ class Engine(Changeable, Common):
             if found is not None:
                 return found
         asked = self._asked(hidden, allowed, exclude)
-        if asked.few_classes:
-            answer = self._listed(asked)
-            value = lse_of(answer.exponents)
-            return answer_as(Lse(value, self._rounding(asked, answer, value), self._cost_of_listed(answer)), asked.form)
         aim = aimed(eps, self.promise, asked.form)
-        norm = self._executor.lse(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._bet)
-        return answer_as(Lse(norm.lse, norm.error, self._cost(norm)), asked.form)
+
+        def normaliser_of(call: Asked, _: int) -> Lse:
+            if call.few_classes:
+                answer = self._listed(call)
+                value = lse_of(answer.exponents)
+                return Lse(value, self._rounding(call, answer, value), self._cost_of_listed(answer))
+            norm = self._executor.lse(call.hidden, aim, call.mask, native.threads(self._threads), *self._bet)
+            return Lse(norm.lse, norm.error, self._cost(norm))
+
+        return answer_as(asked.each(normaliser_of), asked.form)
 
     def entropy(
         self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False
@@ -194,15 +199,17 @@ class Engine(Changeable, Common):
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         asked = self._asked(hidden, allowed, exclude)
         check_some_left(asked.mask)
-        if asked.few_classes:
-            answer = self._listed(asked)
-            ids, logits, score = sample_of(answer, filters)
-            found = Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_listed(answer))
-            return answer_as(found, asked.form)
-        drawn = self._executor.sample(
-            asked.hidden, *filters[:-1], asked.mask, native.threads(self._threads), filters.class0, *self._bet
-        )
-        return answer_as(self._of_draws(drawn), asked.form)
+
+        def draws_of(call: Asked, first: int) -> Sample:
+            own = filters._replace(row0=(filters.row0 + first) % 2**64)
+            if call.few_classes:
+                answer = self._listed(call)
+                ids, logits, score = sample_of(answer, own)
+                return Sample(ids, logits, score, np.ones(ids.shape, bool), self._cost_of_listed(answer))
+            threads = native.threads(self._threads)
+            return self._of_draws(self._executor.sample(call.hidden, *own[:-1], call.mask, threads, own.class0, *self._bet))
+
+        return answer_as(asked.each(draws_of, in_order=True), asked.form)
 
     def _of_draws(self, drawn: native.FoundDraws) -> Sample:
         return Sample(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._cost(drawn))
@@ -304,7 +311,7 @@ class Engine(Changeable, Common):
         logits = np.abs(np.where(answer.ids < 0, 0.0, answer.logits)).max(axis=1, initial=0.0)
         terms = (self.layer.dim + 4) * norms * np.linalg.norm(asked.hidden, axis=1) + 8 * logits
         size = link.steepest * terms + 8 * link.offset
-        size += answer.ids.shape[1] + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))
+        size += (answer.ids >= 0).sum(axis=1) + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))
         return np.asarray(size * UNIT + 2 * lowering_error(link))
 
     def _cost(self, found: native.FoundTopK | native.FoundLse | native.FoundEntropy | native.FoundDraws) -> Cost:

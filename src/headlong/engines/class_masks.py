@@ -57,7 +57,12 @@ def restricted(allowed: Any, exclude: Any, batch: int, vocab: int) -> tuple[Mask
 
 def most_left(mask: Marks) -> int:
     """The most classes that a row leaves."""
-    return max((int(np.count_nonzero(row)) for row in mask.view(np.bool_)), default=0)
+    return max(all_left(mask), default=0)
+
+
+def all_left(mask: Marks) -> list[int]:
+    """How many classes each row leaves."""
+    return [int(np.count_nonzero(row)) for row in mask.view(np.bool_)]
 
 
 def classes_of(row: Marks) -> NDArray[np.int64]:

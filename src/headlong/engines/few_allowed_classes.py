@@ -2,7 +2,7 @@
 
     z = hidden @ weight[ids].T + bias[ids] ;  everything else is NumPy on ``[batch, m]``
 
-Rows of different length are padded with id -1 and logit -inf. The same questions as ``reference/executor.py``, answered by
+Rows of different length are asked one after the other. The same questions as ``reference/executor.py``, answered by
 sorting: with all logits at hand there is nothing to bound.
 """
 
@@ -38,11 +38,9 @@ def few_enough(left: int, vocab: int) -> bool:
 
 
 def listed(mask: NDArray[np.uint8], batch: int) -> Ids:
-    """``[batch, m]``: the ids of each row's mask, padded with -1."""
+    """``[batch, m]``: the ids of each row's mask, which leaves as many in every row."""
     rows = [classes_of(row) for row in mask]
-    ids = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int64)
-    for target, row in zip(ids, rows, strict=True):
-        target[: len(row)] = row
+    ids = np.stack(rows) if rows else np.empty((0, 0), np.int64)
     return np.ascontiguousarray(np.broadcast_to(ids, (batch, ids.shape[1])))
 
 
@@ -52,11 +50,12 @@ def listed_classes(ids: Ids, logits: Doubles, link: Link) -> ListedClasses:
 
 
 def lse_of(exponents: Doubles) -> Doubles:
-    """``log sum exp`` of each row; -inf for an empty one."""
+    """``log sum exp`` of each row; -inf for an empty one. Summed one after the other: what pads a row changes nothing."""
     shift = exponents.max(axis=1, initial=-np.inf)
     finite = np.where(np.isfinite(shift), shift, 0.0)
+    sums = np.cumsum(np.exp(exponents - finite[:, None]), axis=1)[:, -1:].sum(axis=1)
     with np.errstate(divide="ignore"):
-        return np.asarray(finite + np.log(np.exp(exponents - finite[:, None]).sum(axis=1)))
+        return np.asarray(finite + np.log(sums))
 
 
 def topk_of(answer: ListedClasses, k: int) -> tuple[Doubles, Ids, Doubles]:

@@ -70,7 +70,7 @@ def best_of(answer: ListedClasses, scored: Scored, k: int) -> Best:
     logits, ids, _ = topk_of(answer, k)
     lse = lse_of(answer.logits)
     size = np.abs(np.where(np.isfinite(lse), lse, 0.0))
-    rounding = scored.logit_error + (answer.ids.shape[1] + 16 + 8 * size) * UNIT
+    rounding = scored.logit_error + ((answer.ids >= 0).sum(axis=1) + 16 + 8 * size) * UNIT
     return Best(logits, ids, np.ones(len(ids), bool), lse, scored.logit_error, rounding, scored.spent)
 
 

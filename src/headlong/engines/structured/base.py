@@ -37,8 +37,6 @@ from headlong.errors import InputError
 from headlong.layers.structured import StructuredLayer
 from headlong.promise import Promise
 
-AT_ONCE = 1 << 22
-"""Log-probabilities of whole distributions held at once."""
 NEAR = 0.01
 """Within which the normaliser is asked for with the first classes of a nucleus."""
 
@@ -104,15 +102,18 @@ class StructuredEngine(Bounded, ABC):
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``: as :meth:`headlong.engines.base.Engine.topk`."""
-        call, k = self._asked(hidden, allowed, exclude), checked_k(k, self.layer.vocab)
-        if call.mask is None:
-            best = self._best(call.hidden, k, aimed(eps, self.promise, call.form))
-        else:
-            best = joined([best_of(*part, k) for part in self._restricted(call)], Best)
-        shift = np.where(np.isfinite(best.lse), best.lse, 0.0)[:, None]
-        error = best.logit_error + best.lse_error
-        found = TopK(best.logits - shift, best.ids, best.logits, best.lse, error, best.proved, self._cost(best.spent, call))
-        return answer_as(found, call.form)
+        asked, k = self._asked(hidden, allowed, exclude), checked_k(k, self.layer.vocab)
+
+        def answer(call: Asked, _: int) -> TopK:
+            if call.mask is None:
+                best = self._best(call.hidden, k, aimed(eps, self.promise, call.form))
+            else:
+                best = joined([best_of(*part, k) for part in self._restricted(call)], Best)
+            shift = np.where(np.isfinite(best.lse), best.lse, 0.0)[:, None]
+            error, cost = best.logit_error + best.lse_error, self._cost(best.spent, call)
+            return TopK(best.logits - shift, best.ids, best.logits, best.lse, error, best.proved, cost)
+
+        return answer_as(asked.each(answer), asked.form)
 
     def log_prob(
         self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
@@ -127,25 +128,33 @@ class StructuredEngine(Bounded, ABC):
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser of each row, over the classes that are there."""
-        call = self._asked(hidden, allowed, exclude)
-        if call.mask is None:
-            scored = self._normalise(call.hidden, aimed(eps, self.promise, call.form))
-            return answer_as(Lse(scored.lse, scored.lse_error, self._cost(scored.spent, call)), call.form)
-        best = joined([best_of(*part, 1) for part in self._restricted(call)], Best)
-        return answer_as(Lse(best.lse, best.lse_error, self._cost(best.spent, call)), call.form)
+        asked = self._asked(hidden, allowed, exclude)
+
+        def answer(call: Asked, _: int) -> Lse:
+            if call.mask is None:
+                scored = self._normalise(call.hidden, aimed(eps, self.promise, call.form))
+                return Lse(scored.lse, scored.lse_error, self._cost(scored.spent, call))
+            best = joined([best_of(*part, 1) for part in self._restricted(call)], Best)
+            return Lse(best.lse, best.lse_error, self._cost(best.spent, call))
+
+        return answer_as(asked.each(answer), asked.form)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
-        call = self._asked(hidden, allowed, exclude)
-        check_some_left(call.mask)
+        asked = self._asked(hidden, allowed, exclude)
+        check_some_left(asked.mask)
         plain, few = filters.sieve.keeps_all, 0 < filters.top_k <= self.layer.vocab // 4
-        if call.mask is None and plain and (filters.temperature == 1 or self.draws_tempered):
-            drawn = self._draw(call.hidden, filters)
-        elif call.mask is None and (few or (not plain and not filters.top_k and filters.temperature == 1)):
-            return answer_as(from_kept(self, call.hidden, None, filters, NEAR), call.form)
-        else:
-            drawn = self._drawn_densely(call, filters)
-        ids, logits, score, proved, spent = drawn
-        return answer_as(Sample(ids, logits, score, proved, self._cost(spent, call)), call.form)
+
+        def answer(call: Asked, first: int) -> Sample:
+            if call.mask is None and plain and (filters.temperature == 1 or self.draws_tempered):
+                drawn = self._draw(call.hidden, filters)
+            elif call.mask is None and (few or (not plain and not filters.top_k and filters.temperature == 1)):
+                return from_kept(self, call.hidden, None, filters, NEAR)
+            else:
+                drawn = self._drawn_densely(call, filters._replace(row0=(filters.row0 + first) % 2**64))
+            ids, logits, score, proved, spent = drawn
+            return Sample(ids, logits, score, proved, self._cost(spent, call))
+
+        return answer_as(asked.each(answer, in_order=True), asked.form)
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
@@ -176,22 +185,19 @@ class StructuredEngine(Bounded, ABC):
         return Cost(spent.rows, spent.bytes, spent.dense, f"{path}/{self.isa}")
 
     def _restricted(self, call: Asked) -> Iterator[tuple[ListedClasses, Scored]]:
-        """The classes that the mask leaves, some rows at a time."""
+        """The classes that the mask leaves; row by row where all are looked at, for a product's sums go by its batch."""
         assert call.mask is not None
         if call.few_classes:
             ids = listed(call.mask, len(call.hidden))
             scored = self._score(call.hidden, np.maximum(ids, 0), self.exact_at)
             yield present(ids, scored.logits), scored
             return
-        for part in self._blocks(len(call.hidden)):
+        for row in range(max(1, len(call.hidden))):
+            part = slice(row, row + 1)
             scored = self._everything(call.hidden[part])
             mask = call.mask if len(call.mask) == 1 else call.mask[part]
             ids = np.broadcast_to(np.arange(self.layer.vocab), scored.logits.shape)
             yield present(np.where(mask == 1, ids, -1), scored.logits), scored
-
-    def _blocks(self, batch: int) -> list[slice]:
-        step = max(1, AT_ONCE // self.layer.vocab)
-        return [slice(start, start + step) for start in range(0, batch, step)] or [slice(0, 0)]
 
     def _drawn_densely(self, call: Asked, filters: Filters) -> Drawn:
         parts, row = [], filters.row0
