@@ -91,6 +91,7 @@ def index_target(folder: Path) -> Target:
     names = {"model.embed_tokens.weight": "a.safetensors", "lm_head.bias": "b.safetensors"}
     write_file(folder / "a.safetensors", {"model.embed_tokens.weight": np.ones((5, 4), np.float16)})
     write_file(folder / "b.safetensors", {"lm_head.bias": np.ones(5, np.float32)})
+    (folder / "config.json").write_text(json.dumps({"tie_word_embeddings": True}))
     seed = json.dumps({"metadata": {"total_size": 60}, "weight_map": names}).encode()
     return Target("index", [seed], "model.safetensors.index.json", lambda path: Layer.load(path).checksum(), False)
 

@@ -105,6 +105,7 @@ def test_a_part_is_known_by_any_usual_name(name: str, tmp_path: Path) -> None:
     write_file(tmp_path / f"{name}.safetensors", {"model.embed_tokens.weight": WEIGHT}, {"format": "pt"})
     with pytest.raises(MissingTensorError, match="is one part of a model"):
         hl.Layer.load(tmp_path / f"{name}.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"tie_word_embeddings": True}))
     write_file(tmp_path / "model-00001-of-00001.safetensors", {"model.embed_tokens.weight": WEIGHT}, {"format": "pt"})
     np.testing.assert_array_equal(hl.Layer.load(tmp_path / "model-00001-of-00001.safetensors").weight, WEIGHT)
 

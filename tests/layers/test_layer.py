@@ -160,8 +160,8 @@ def test_the_bias_beside_the_weight_is_taken_unless_told_otherwise(tmp_path: Pat
 @pytest.mark.parametrize(
     ("names", "config", "found"),
     [
-        (["model.embed_tokens.weight"], None, "model.embed_tokens.weight"),
-        (["transformer.wte.weight"], {}, "transformer.wte.weight"),
+        (["model.embed_tokens.weight"], {"model_type": "gemma"}, "model.embed_tokens.weight"),
+        (["transformer.wte.weight"], {"model_type": "gpt2"}, "transformer.wte.weight"),
         (["model.embed_tokens.weight"], {"tie_word_embeddings": True}, "model.embed_tokens.weight"),
         (["gpt_neox.embed_in.weight", "embed_out.weight"], {"tie_word_embeddings": False}, "embed_out.weight"),
         (["language_model.lm_head.weight", "model.embed_tokens.weight"], None, "language_model.lm_head.weight"),
@@ -177,7 +177,7 @@ def test_tied_and_renamed_heads_are_found(names: list[str], config: Any, found: 
 
 def test_a_head_that_is_not_there_is_not_guessed(tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": WEIGHT, "wte.weight": WEIGHT.astype(np.float32), "norm": BIAS}
-    put(tmp_path, tensors)
+    put(tmp_path, tensors, {"tie_word_embeddings": True})
     with pytest.raises(MissingTensorError) as caught:
         Layer.load(tmp_path)
     for part in ("wte.weight could all be it", "pass weight=", "wte.weight [5, 4] F32, model.embed_tokens.weight [5, 4] F16"):
@@ -209,7 +209,7 @@ LOGITS = {
 def test_classes_named_model_that_give_logits_have_their_tied_head(kind: str, tmp_path: Path) -> None:
     """A second head (for multiple choice, for speech) does not stand in its way; a class that ends in the first has none."""
     second = {"multiple_choice_head.summary.weight": WEIGHT[:1], "multiple_choice_head.summary.bias": BIAS[:1]}
-    put(tmp_path, {LOGITS[kind]: WEIGHT, **second}, {"architectures": [kind]})
+    put(tmp_path, {LOGITS[kind]: WEIGHT, **second}, {"architectures": [kind], "tie_word_embeddings": True})
     assert Layer.load(tmp_path).name == LOGITS[kind]
     put(tmp_path, {LOGITS[kind]: WEIGHT}, {"architectures": ["GPT2Model"]})
     with pytest.raises(MissingTensorError, match="holds a GPT2Model, which has no output layer"):

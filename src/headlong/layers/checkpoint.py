@@ -13,9 +13,10 @@ from typing import Any
 
 from headlong.arrays import Array
 from headlong.errors import MalformedFileError, MissingFileError, MissingTensorError, StoreError
-from headlong.layers.codes_and_scales import block_of_config, packed, stored, written_out
-from headlong.layers.conventions import half_with_head, link_of_config
+from headlong.layers.codes_and_scales import block_of_config, companions, packed, stored, written_out
+from headlong.layers.conventions import link_of_config
 from headlong.layers.gguf_file import PART, GgufFile, is_gguf
+from headlong.layers.tying import WITH_WORDS, ties
 from headlong.links import Link
 from headlong.number_checks import file_name
 from headlong.packed_rows import PackedRows
@@ -54,10 +55,10 @@ BIASES_OF_WORDS = (
     "cls.predictions.bias", "cls.predictions.decoder.bias", "lm_head.bias", "lm_head.decoder.bias", "predictions.bias",
     "generator_lm_head.bias", "vocab_projector.bias", "decoder.bias",
 )  # fmt: skip
-WITH_WORDS = re.compile(r"(MaskedLM|CausalLM|LMHeadModel|PreTraining|ModelWithLMHead)$")
-"""Classes around such an embedding that give logits over words; others around it classify, or give hidden vectors."""
-HEADLESS = re.compile(r"(?<!LMHead)(?<!DoubleHeads)(?<!MT)(?<!M4T)(?<!M4Tv2)(?<!Decoder)Model$")
-"""Classes that give hidden vectors; ``GPT2LMHeadModel``, ``MarianMTModel``, ``EncoderDecoderModel``, ... give logits."""
+CLASSIFIERS = re.compile(r"(^|\.)(score|classifier|classification_head|[a-z]+_head|qa_outputs)\.([a-z_0-9]+\.)?weight$")
+"""Output layers of classes that give no logits over words, as they are usually called."""
+OF_VECTORS = ("modules.json", "config_sentence_transformers.json")
+"""Beside the weights of a model that gives vectors of whole texts, whatever its class could do."""
 
 
 class Checkpoint:
@@ -136,33 +137,51 @@ class Checkpoint:
         config = self.config()
         kinds = [kind for kind in config.get("architectures") or () if isinstance(kind, str)]
         words = [name for name in self._shards if WORDS.search(name)] if any(map(WITH_WORDS.search, kinds)) else []
-        heads = [name for name in (*WEIGHT_NAMES, *DECODERS) if self._has(name)]
-        tied = [*(name for name in EMBEDDINGS if self._has(name)), *words]
-        flags = [part.get("tie_word_embeddings") for part in (config, half_with_head(config))]
-        if heads or (False in flags and True not in flags):  # the parts of a model may differ in what they say
-            tied = heads
-        if not heads and tied and PART_OF_MODEL.search(self._file.name):
-            raise MissingTensorError(
-                f"{self.name} is one part of a model, without {weight!r} and without the *{INDEX} that says which part has it; "
-                "pass the folder of all parts with their index"
-            )
-        headless = [kind for kind in kinds if HEADLESS.search(kind)]
-        if not heads and tied and headless:
-            raise MissingTensorError(
-                f"{self.name} holds a {headless[0]}, which has no output layer: {' and '.join(tied)} embeds its inputs; "
-                "pass weight= if that is the matrix to be read"
-            )
-        if not heads and BESIDE_WORDS in self._shards:
-            raise MissingTensorError(
-                f"{self.name} has a head of two matrices, {' and '.join(tied)} and the transposed {BESIDE_WORDS}; put them "
-                "side by side, [vocab, hidden_size], and pass that to Layer(weight)"
-            )
-        if len(tied) != 1:
-            reason = f"{' and '.join(tied)} could all be it" if tied else "no tied embedding was found in its place"
+        found = [name for name in (*WEIGHT_NAMES, *DECODERS) if self._has(name)]
+        if not found:
+            found = [*(name for name in EMBEDDINGS if self._has(name)), *words]
+            if found and (trouble := self._not_tied(config, kinds, " and ".join(found))):
+                raise MissingTensorError(f"{self.name} {trouble}")
+            found = found if ties(config, self.name) else []
+        if len(found) != 1:
+            reason = f"{' and '.join(found)} could all be it" if found else "no tied embedding was found in its place"
             raise MissingTensorError(
                 f"{self.name} has no tensor {weight!r}, and {reason}; pass weight= with one of its matrices: {self._matrices()}"
             )
-        return tied[0]
+        return found[0]
+
+    def _not_tied(self, config: dict[str, Any], kinds: list[str], words: str) -> str:
+        """Why the embedding ``words`` of a model without a head of its own cannot be taken for one; "" where it can."""
+        names, asked = list(self._shards), "pass weight= if that is the matrix to be read"
+        other = [name for head in WEIGHT_NAMES for name in companions(head, names)]
+        if other:
+            return f"has {' and '.join(other)}, an output layer in a form that is not read; save it without quantising it"
+        if PART_OF_MODEL.search(self._file.name):
+            return (
+                f"is one part of a model, without {WEIGHT_NAMES[0]!r} and without the *{INDEX} that says which part has it; "
+                "pass the folder of all parts with their index"
+            )
+        if kinds and not any(map(WITH_WORDS.search, kinds)):
+            own = " or ".join(f"weight={name!r}" for name in names if CLASSIFIERS.search(name))
+            return (
+                f"holds a {kinds[0]}, which has no output layer that is known here: {words} embeds its inputs; "
+                + (f"pass {own} for its own, or " if own else "")
+                + asked
+            )
+        if any(self._file.with_name(name).exists() for name in OF_VECTORS):
+            return f"is a model that gives vectors of texts, not words: {words} embeds its inputs; {asked}"
+        if BESIDE_WORDS in self._shards:
+            return (
+                f"has a head of two matrices, {words} and the transposed {BESIDE_WORDS}; put them side by side, [vocab, "
+                "hidden_size], and pass that to Layer(weight)"
+            )
+        if ties(config, self.name) is None:
+            family = f"a model of the family {config['model_type']!r}" if "model_type" in config else "its config.json"
+            return (
+                f"has no tensor {WEIGHT_NAMES[0]!r}, and {family} does not say tie_word_embeddings, which would make {words} "
+                f"its output layer; put the model's config.json beside it, or {asked}"
+            )
+        return ""
 
     def bias(self, *weights: str) -> str | None:
         """The bias that belongs to one of the given weights: ``lm_head.weight`` has ``lm_head.bias``."""
@@ -195,15 +214,18 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint | GgufFile:
 
 
 def _weights_of(path: Path) -> Path:
-    """The file to open: an index, or the one safetensors file of a folder; for a part of a model, the index that names it."""
+    """The file to open: an index, or the one safetensors file of a folder; for a part of a model, the index that names it.
+
+    ``model.safetensors`` goes before an index that does not name it, as in transformers.
+    """
     if not path.is_dir():
         return _index_over(path) or path
-    for pattern in (f"model{INDEX}", "model.safetensors", f"*{INDEX}", "*.safetensors"):
+    for pattern in ("model.safetensors", f"model{INDEX}", f"*{INDEX}", "*.safetensors"):
         found = sorted(path.glob(pattern))
         if len(found) > 1:
             raise StoreError(f"{path} has several models: {', '.join(file.name for file in found)}; pass one of them")
         if found:
-            return found[0]
+            return _index_over(found[0]) or found[0]
     pickled = sorted(path.glob("*.bin"))
     advice = f"; {pickled[0].name} is pickled, which is never read: save the model as safetensors" if pickled else ""
     raise MissingFileError(f"{path} has no safetensors file and no *{INDEX}{advice}")

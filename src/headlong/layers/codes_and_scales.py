@@ -11,6 +11,10 @@ compressed-tensors  ``weight_packed`` int32: 4- or 8-bit codes plus half their r
 bitsandbytes int8   ``weight`` int8 by rows, ``SCB [vocab]``: the scale is SCB / 127
 torchao             ``_weight_qdata`` int8 or float8, ``_weight_scale``, ``_weight_zero_point``
 
+A scale's type says what it means: a float is the scale itself, a byte beside float8 codes is E8M0, mxfp8's exponent b of
+2^(b - 127); other types have no meaning here. What else lies beside the codes would change them (a second scale, a global one,
+one for the vectors): it is refused by its name, but for what is said of activations alone.
+
 These are the weights that exactness is defined against. int8 with one scale a row stays so, in a copy; the rest is written out,
 which takes four bytes a weight.
 """
@@ -18,6 +22,7 @@ which takes four bytes a weight.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +34,14 @@ from headlong.arrays import Array, shape_of
 from headlong.errors import DtypeError, MalformedFileError
 from headlong.packed_rows import INT8, PIECE, PackedRows, width
 
+FLOAT8 = {np.dtype(kind) for kind in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}
+SCALES = {np.dtype(kind) for kind in (np.float64, np.float32, np.float16, ml_dtypes.bfloat16)}
+OF_ACTIVATIONS = {
+    "input_scale", "input_zero_point", "input_global_scale", "input_scale_ub", "output_scale", "output_zero_point",
+}  # fmt: skip
+"""How a runtime rounds hidden vectors and logits; the weights are what they are."""
+OF_WEIGHT = re.compile(r"[^.]+|(weight|parametrizations|base_layer|lora_[^.]*|[a-z]+_quantizer)\..*")
+"""What a module has beside ``weight`` that makes other weights of it, without the modules in it."""
 CODES = {np.dtype(kind) for kind in (np.int8, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)}
 
 
@@ -48,7 +61,22 @@ def stored(weight: str, names: Collection[str]) -> Stored | None:
     stem, _, last = weight.rpartition("weight")
     if last or not stem:
         return None
+    how = _stored(weight, stem, names)
+    if how is not None and (other := set(companions(weight, names)) - {name for name in how if name is not None}):
+        others = ", ".join(sorted(other))
+        raise DtypeError(f"{how.codes} ({how.kind}) comes with {others}, which may change it; write it out, pass Layer(weight)")
+    return how
 
+
+def companions(weight: str, names: Collection[str]) -> list[str]:
+    """The tensors of the same module that are neither its weight nor its bias, nor about activations."""
+    stem = weight.removesuffix("weight")
+    known = {"", "weight", "bias", *OF_ACTIVATIONS}
+    beside = (name for name in names if name.startswith(stem))
+    return [name for name in beside if (last := name.removeprefix(stem)) not in known and OF_WEIGHT.fullmatch(last)]
+
+
+def _stored(weight: str, stem: str, names: Collection[str]) -> Stored | None:
     def found(name: str) -> str | None:
         return stem + name if stem + name in names else None
 
@@ -60,7 +88,7 @@ def stored(weight: str, names: Collection[str]) -> Stored | None:
     if weight in names and (scale or found("weight_scale_inv")):
         return Stored("codes", weight, scale or f"{stem}weight_scale_inv", zero)
     if weight in names and found("SCB"):
-        return Stored("bitsandbytes int8", weight, f"{stem}SCB")
+        return Stored("bitsandbytes int8", weight, f"{stem}SCB", order=found("weight_format"))
     return None
 
 
@@ -95,9 +123,14 @@ def _sides(weights: Mapping[str, Any]) -> Any:
 def written_out(how: Stored, read: Callable[[str], Array], block: Block = (None, None)) -> NDArray[np.float32]:
     """``[vocab, dim]`` float32 of the tensors that ``read`` gives."""
     order = None if how.order is None else read(how.order)
+    if how.kind == "bitsandbytes int8" and order is not None:
+        if order.size != 1 or order.dtype.kind not in "iu" or int(order.reshape(-1)[0]) != 0:
+            raise DtypeError(f"{how.order} is not 0, which is row by row; that layout is not read: save the model again")
+        order = None
     if order is not None and (order.dtype.kind not in "iu" or (np.diff(order.astype(np.int64).ravel()) < 0).any()):
         raise DtypeError(f"{how.order} reorders the columns of groups; that layout is not read: save the model without it")
-    codes, scale = read(how.codes), _numbers(read(how.scale), how.scale)
+    codes = read(how.codes)
+    scale = _numbers(read(how.scale), how.scale, codes)
     if how.kind == "bitsandbytes int8":
         scale = scale.reshape(-1, 1) / 127
     vocab, dim, rows = _rows(how, codes, read)
@@ -128,7 +161,7 @@ def packed(how: Stored, read: Callable[[str], Array]) -> PackedRows | None:
     codes, scale = read(how.codes), read(how.scale)
     if codes.dtype != np.int8 or codes.ndim != 2 or 0 in codes.shape or scale.size not in (1, len(codes)) or scale.ndim > 2:
         return None
-    wide = _numbers(scale, how.scale)
+    wide = _numbers(scale, how.scale, codes)
     with np.errstate(over="ignore"):
         single = wide.astype(np.float32)
     if (single != wide).any() or (scale.ndim == 2 and scale.shape[1] != 1):
@@ -175,7 +208,7 @@ def unpacked(packed: Array, bits: int, dim: int) -> NDArray[np.int8]:
 
 def _zeros(zero: Array, how: Stored, shape: tuple[int, ...], codes: Array, dim: int) -> NDArray[np.float64]:
     """Of the shape of the scales; of packed codes they are packed too, down the rows."""
-    if how.shape is not None and zero.dtype == np.int32 and zero.ndim == 2 and zero.shape != shape:
+    if how.shape is not None and zero.dtype == np.int32 and zero.ndim == 2 and zero.size and zero.shape != shape:
         bits = 4 if codes.shape[1] == -(-dim // 8) else 8
         zero = unpacked(np.ascontiguousarray(zero.T), bits, shape[0]).T
     zero = zero.reshape(-1, 1) if zero.ndim < 2 else zero
@@ -186,11 +219,14 @@ def _zeros(zero: Array, how: Stored, shape: tuple[int, ...], codes: Array, dim: 
     return zero.astype(np.float64)
 
 
-def _numbers(scale: Array, name: str) -> NDArray[Any]:
-    if scale.dtype.kind == "c":
-        raise DtypeError(f"{name} is {scale.dtype}; expected real numbers")
-    with np.errstate(invalid="ignore"):  # a NaN that signals; refused below
-        wide = scale.astype(np.float64)
+def _numbers(scale: Array, name: str, codes: Array) -> NDArray[Any]:
+    if scale.dtype == np.uint8 and codes.dtype in FLOAT8:
+        wide = np.where(scale == 255, np.nan, np.ldexp(1.0, scale.astype(np.int32) - 127))
+    elif scale.dtype in SCALES:
+        with np.errstate(invalid="ignore"):  # a NaN that signals; refused below
+            wide = scale.astype(np.float64)
+    else:
+        raise DtypeError(f"{name} is {scale.dtype} beside {codes.dtype} codes; expected floats, or exponents of float8 codes")
     if wide.ndim > 2 or not wide.size:
         raise MalformedFileError(f"{name} has shape {shape_of(scale)}; expected scales [rows, groups]")
     if not np.isfinite(wide).all():

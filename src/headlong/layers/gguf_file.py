@@ -23,11 +23,12 @@ from headlong.dtypes import BFLOAT16
 from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError
 from headlong.layers.gguf_header import MAGIC, GgufHeader, GgufTensor
 from headlong.layers.gguf_logits import gguf_link
+from headlong.layers.tying import ARCHITECTURES
 from headlong.links import Link
 from headlong.packed_rows import PIECE, SIZES, PackedRows, dequantised
 from headlong.store import mapped_bytes
 
-HEAD, EMBEDDING, BIAS, SCALE = "output.weight", "token_embd.weight", "output.bias", "output.scale"
+HEAD, EMBEDDING, BIAS = "output.weight", "token_embd.weight", "output.bias"
 MAPPED = {"F32": np.dtype(np.float32), "F16": np.dtype(np.float16), "BF16": BFLOAT16}
 PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
@@ -114,15 +115,30 @@ class GgufFile:
         """What the model does to the logits that ``name`` gives; None where the file does not say, as of other tensors."""
         if name not in (HEAD, EMBEDDING):
             return None
-        if SCALE in self._tensors:
-            raise OptionError(f"{self.name} scales its logits by the tensor {SCALE}; pass link=Affine(...) with its number")
+        stem = name.removesuffix("weight")
+        other = [key for key in self._tensors if key.startswith(stem) and key not in (name, BIAS)]
+        if other:
+            raise OptionError(f"{self.name} scales its logits by the tensor {' and '.join(other)}; pass link=Affine(...) with its number")
         return gguf_link(self._parts[0], self.name)
 
     def head(self, weight: str) -> str:
-        """``output.weight``, or the tied embedding, for the usual name of a head; every other name as it is."""
+        """``output.weight``, or the embedding of an architecture that ties them, for the usual name of a head; every other name
+        as it is."""
         if weight in self._tensors or weight != "lm_head.weight":
             return weight
-        return HEAD if HEAD in self._tensors else EMBEDDING
+        if HEAD in self._tensors:
+            return HEAD
+        value = self._parts[0].value
+        kind, why = value("general.architecture"), ""
+        if kind not in ARCHITECTURES:
+            why = f"and a {kind} model is not known to share {EMBEDDING}"
+        elif value(f"{kind}.pooling_type") not in (None, 0):
+            why = "but pools its vectors, to give one of a whole text"
+        if why:
+            raise MissingTensorError(
+                f"{self.name} has no {HEAD!r}, {why}; pass weight={EMBEDDING!r} if that is the matrix to be read"
+            )
+        return EMBEDDING
 
     def bias(self, *weights: str) -> str | None:
         return BIAS if BIAS in self._tensors and {HEAD, EMBEDDING} & set(weights) else None
