@@ -177,3 +177,16 @@ def test_types_are_named_with_their_articles() -> None:
         headlong.compile(3)  # type: ignore[call-overload]
     with pytest.raises(InputError, match=r"^layer is a str; expected"):
         headlong.compile("head")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("bits", [1, 2.5, 3.5, 4, 7, 8])
+@pytest.mark.parametrize("vectors", [False, True])
+def test_bits_that_are_said_are_those_that_are_stored(bits: float, vectors: bool) -> None:
+    """And a plan of bits that a caller asked for is not put aside for a faster one."""
+    rng = np.random.default_rng(0)
+    layer = hl.Layer(rng.standard_normal((4_096, 64), np.float32))
+    calibration = rng.standard_normal((300, 64)) if vectors else None
+    engine: Any = hl.compile(layer, eps=np.inf, calibration=calibration, bits=bits, blocks=False)
+    assert engine.name == "codes" and engine.options["bits"] == bits
+    stored = sum((stop - start) * each for start, stop, each, _ in engine.plan.codes.segments) / layer.dim
+    assert stored <= bits and f"a code of {stored:.3g} bits for each" in engine.reason

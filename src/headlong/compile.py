@@ -144,7 +144,10 @@ def _read(
     engine = reading(layer, configured(name, options).aimed(wanted), wanted, vectors, reason=reason, **how)
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
-    timed = method == "auto" and name == "codes"
+    if engine.plan.codes is not None and reason != "asked for":
+        bits = sum((stop - start) * bits for start, stop, bits, _ in engine.plan.codes.segments) / layer.dim
+        engine.reason += f": a code of {bits:.3g} bits for each"
+    timed = method == "auto" and name == "codes" and not {"bits", "segments"} & options.keys()  # those are the caller's
     return by_the_clock(engine, vectors, wanted, seed) if timed and vectors is not None else engine
 
 

@@ -39,4 +39,4 @@ def choose(layer: Layer, wanted: Promise, calibrated: bool) -> tuple[str, str]:
         return "full", f"{size:,} weights, fewer than {UNTIMED:,}, and no calibration vectors to time codes on"
     if layer.dim > MOST_DIM or layer.vocab < WIDE[sums] * layer.dim:
         return "full", f"{layer.vocab:,} classes of {layer.dim} coordinates: rotating a query takes too long"
-    return "codes", f"{size:,} weights: a code of eight bits for each"
+    return "codes", f"{size:,} weights"
