@@ -136,8 +136,10 @@ def test_a_model_that_gives_vectors_of_texts_has_no_head(tmp_path: Path) -> None
         hl.Layer.load(tmp_path)
 
 
-UNREAD = ["lm_head.qweight", "lm_head.weight._data", "lm_head.W_q", "lm_head.codebooks", "lm_head.base_layer.weight",
-          "lm_head.parametrizations.weight.original0", "language_model.lm_head.scales", "lm_head.lora_A.default.weight"]  # fmt: skip
+UNREAD = [
+    "lm_head.qweight", "lm_head.weight._data", "lm_head.W_q", "lm_head.codebooks", "lm_head.base_layer.weight",
+    "lm_head.parametrizations.weight.original0", "language_model.lm_head.scales", "lm_head.lora_A.default.weight",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", UNREAD)
@@ -163,7 +165,8 @@ def test_the_file_goes_before_an_index_that_does_not_name_it(tmp_path: Path) -> 
     folder(tmp_path, {"model.norm.weight": HEAD})
     with pytest.raises(MissingTensorError, match="no tied embedding was found"):
         hl.Layer.load(tmp_path)
-    index.write_text(json.dumps({"weight_map": {"lm_head.weight": "shard.safetensors", "model.norm.weight": "model.safetensors"}}))
+    both = {"lm_head.weight": "shard.safetensors", "model.norm.weight": "model.safetensors"}
+    index.write_text(json.dumps({"weight_map": both}))
     np.testing.assert_array_equal(hl.Layer.load(tmp_path).weight, WORDS)
 
 

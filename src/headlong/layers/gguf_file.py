@@ -118,7 +118,8 @@ class GgufFile:
         stem = name.removesuffix("weight")
         other = [key for key in self._tensors if key.startswith(stem) and key not in (name, BIAS)]
         if other:
-            raise OptionError(f"{self.name} scales its logits by the tensor {' and '.join(other)}; pass link=Affine(...) with its number")
+            said = " and ".join(other)
+            raise OptionError(f"{self.name} scales its logits by the tensor {said}; pass link=Affine(...) with its number")
         return gguf_link(self._parts[0], self.name)
 
     def head(self, weight: str) -> str:
