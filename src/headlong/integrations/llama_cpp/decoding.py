@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -128,12 +129,23 @@ class Decoder:
 
     def read(self, tokens: Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
         """The hidden vectors of a text in the first sequence, a batch at a time, and the tokens that follow each; the next
-        batch writes over them: ``lock`` is to be held meanwhile."""
-        self._leave(0)
-        self._body.keep(0, 0)
-        self._held[0] = list(tokens)
-        for part in _parts([(token, place, 0) for place, token in enumerate(tokens)], self._body.largest_batch):
-            yield self._decoded(part), list(tokens[part[0][1] + 1 : part[-1][1] + 2])
+        batch writes over them."""
+        with self._at_work():
+            self._leave(0)
+            self._body.keep(0, 0)
+            self._held[0].clear()
+            for part in _parts([(token, place, 0) for place, token in enumerate(tokens)], self._body.largest_batch):
+                yield self._decoded(part), list(tokens[part[0][1] + 1 : part[-1][1] + 2])
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Nobody else decodes. After an error, or Ctrl-C, nobody knows what the sequences hold."""
+        with self.lock:
+            try:
+                yield
+            except BaseException:
+                self.forget()
+                raise
 
     def told(self, tokens: Sequence[int], count: int) -> list[Token]:
         """The tokens of a text, each but the first with its log-probability and the ``count`` likeliest in its place."""
@@ -161,7 +173,7 @@ class Decoder:
         pick, team, active = self._picker(rows, settings), self._body.team, list(rows)
         try:
             while active:
-                with self.lock:
+                with self._at_work():
                     start = time.perf_counter()
                     hidden = self._last_hidden(active)
                     asked = time.perf_counter()
@@ -188,18 +200,17 @@ class Decoder:
         """The tokens of a text that its sequence does not hold yet, the last one among them."""
         number, held = row.number, self._held[row.number]
         if self._owners[number]() is row:
-            held.append(row.generated[-1])
-            return [(held[-1], len(held) - 1, number)]
+            return [(row.generated[-1], len(held), number)]
         self._leave(number)
         tokens, state, row.put_away = [*row.prompt, *row.generated], row.put_away, None
-        if state is not None and self._body.load(number, state):
-            same = len(tokens) - 1
+        if state is not None:
+            held[:] = tokens[:-1] if self._body.load(number, state) else []
         else:
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(held, tokens[:-1], strict=False)))
-            if state is not None or (same < len(held) and not self._body.keep(number, same)):
-                same = 0
-        self._held[number], self._owners[number] = tokens, weakref.ref(row)
-        return [(tokens[at], at, number) for at in range(same, len(tokens))]
+            if same < len(held):
+                del held[same if self._body.keep(number, same) else 0 :]
+        self._owners[number] = weakref.ref(row)
+        return [(tokens[at], at, number) for at in range(len(held), len(tokens))]
 
     def _last_hidden(self, rows: Sequence[Progress]) -> Singles:
         """The hidden vector of each text's last token."""
@@ -215,11 +226,10 @@ class Decoder:
 
     def _decoded(self, places: Sequence[tuple[int, int, int]]) -> Singles:
         tokens, positions, sequences = (list(column) for column in zip(*places, strict=True))
-        try:
-            return self._body.decode(self._embedding(tokens), positions, sequences)
-        except BaseException:  # Ctrl-C, too: what the sequences hold now is not known
-            self.forget()
-            raise
+        found = self._body.decode(self._embedding(tokens), positions, sequences)
+        for token, number in zip(tokens, sequences, strict=True):
+            self._held[number].append(token)
+        return found
 
     def _picker(self, rows: Sequence[Progress], settings: Settings) -> Callable[[list[Progress], Singles], list[int]]:
         """Finds the next tokens of sequences: by one question for all of them where they ask the same, else one for each."""

@@ -126,22 +126,18 @@ class Model:
 
     def log_probs(self, text: str | Sequence[int]) -> tuple[Doubles, Doubles]:
         """Of each token of a text but the first, given those before it; and how far each can be off."""
-        tokens = self._checked(text)
-        with self._decoder.lock:
-            values = [self._decoder.log_probs(hidden, after) for hidden, after in self._decoder.read(tokens)]
+        values = [self._decoder.log_probs(hidden, after) for hidden, after in self._read(text)]
         return np.concatenate([value for value, _ in values]), np.concatenate([error for _, error in values])
 
     def hidden(self, text: str | Sequence[int]) -> Singles:
         """The hidden vectors ``[tokens, dim]`` of a text, after the last norm."""
-        tokens = self._checked(text)
-        with self._decoder.lock:
-            return np.concatenate([hidden.copy() for hidden, _ in self._decoder.read(tokens)])
+        return np.concatenate([hidden.copy() for hidden, _ in self._read(text)])
 
-    def _checked(self, text: str | Sequence[int]) -> list[int]:
+    def _read(self, text: str | Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
         self._check_unchanged()
         tokens = self._words.prompt(text)
         self._decoder.room(tokens)
-        return tokens
+        return self._decoder.read(tokens)
 
     def _ranks(self, logprobs: Any) -> int | None:
         return None if logprobs is None else whole(logprobs, "logprobs", 0, self.n_vocab())
