@@ -106,6 +106,8 @@ void classes(Check& check);  // what follows a scan
 void estimates(Check& check);  // the scan of codes, which is one of the level's other tables
 void tables(Check& check);   // the level's other tables: the looks of blocks, the scan of codes
 
+void edges(Check& check, const ScanKernels& scan);  // bounds where numbers flush and saturate
+
 #ifdef HEADLONG_EVEX
 const ScanKernels* avxvnni_evex_scan();
 #endif

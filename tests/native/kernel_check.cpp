@@ -34,6 +34,7 @@ bool check_level(const Level& level, const Level& standard, int rounds, uint64_t
         rows(check);
         classes(check);
         tables(check);
+        edges(check, *level.scan);
     }
     return report(check, level, standard);
 }

@@ -82,7 +82,8 @@ inline F most_gumbel(U words) {
 }
 
 float gumbel_keys_of(const float* est, const float* rad, const uint32_t* words, int64_t n, Link link, float beta, float* upper) {
-    const float fixed = kGumbelSlop + link.slop * beta;
+    const float of_link = link.form == LinkForm::softcap ? link.a * 0x1p-19f : link.slop;  // a cap's own roundings are of its size
+    const float fixed = kGumbelSlop + of_link * beta;
     F most = splat(-kInfinity);
     for (int64_t i = 0; i < n; i += LANES) {
         F e = load(est + i), f = vlink(link, e + load(rad + i)) * beta;
