@@ -167,6 +167,13 @@ def torchao() -> tuple[Arrays, Any]:
     return tensors, (codes - wide(zeros)) * wide(scale)
 
 
+def mxfp8(kind: Any = ml_dtypes.float8_e4m3fn, name: str = "weight_scale") -> tuple[Arrays, Any]:
+    """Runs of 32 codes with the exponent of a power of two each, as a byte."""
+    scale = np.random.default_rng(7).integers(110, 130, (VOCAB, DIM // 32)).astype(np.uint8)
+    codes = (plain() * 30).astype(kind)
+    return {"lm_head.weight": codes, f"lm_head.{name}": scale}, codes.astype(np.float64) * wide(2.0 ** (scale - 127.0))
+
+
 FOUND: dict[str, Callable[[], tuple[Arrays, Any]]] = {
     "int8 codes": int8_by_rows,
     "int32 packed codes": int4_packed,
@@ -175,9 +182,16 @@ FOUND: dict[str, Callable[[], tuple[Arrays, Any]]] = {
     "float8_e4m3fn codes": lambda: float8((1, 1)),
     "float8_e4m3fn codes by rows": lambda: float8((VOCAB, 1)),
     "float8_e4m3fn codes in tiles": lambda: float8((7, 4), "weight_scale_inv"),
+    "float8_e4m3fn codes of exponents": mxfp8,
+    "float8_e5m2 codes of exponents": lambda: mxfp8(ml_dtypes.float8_e5m2, "weight_scale_inv"),
     "bitsandbytes int8": bitsandbytes,
     "int8 torchao codes": torchao,
 }
+
+
+def sides(form: str) -> dict[str, Any]:
+    """What ``config.json`` says of runs that share a scale."""
+    return {"quantization_config": {"weight_block_size": [1, 32] if "exponents" in form else [100, 128]}}
 
 
 @pytest.mark.parametrize("form", FOUND)
@@ -185,7 +199,7 @@ def test_codes_and_scales(form: str, tmp_path: Path) -> None:
     tensors, weight = FOUND[form]()
     bias = np.random.default_rng(6).standard_normal(VOCAB).astype(np.float32)
     write_file(tmp_path / "model.safetensors", {**tensors, "lm_head.bias": bias}, {"format": "pt"})
-    said = {"model_type": "cohere", "logit_scale": 0.5, "quantization_config": {"weight_block_size": [100, 128]}}
+    said = {"model_type": "cohere", "logit_scale": 0.5, **sides(form)}
     (tmp_path / "config.json").write_text(json.dumps(said))
     layer = hl.Layer.load(tmp_path)
     agrees(layer, weight, bias)
@@ -222,6 +236,7 @@ ODD: dict[str, Callable[[Any], Any]] = {
     "0-d": lambda part: np.array(part.reshape(-1)[0]),
     "empty": lambda part: part.reshape(-1)[:0],
     "no rows": lambda part: part[:0],
+    "no columns": lambda part: part[..., :0],
     "flat": lambda part: part.reshape(-1),
     "one axis more": lambda part: part[None],
     "int64": lambda part: np.full(part.shape, 2**62),
@@ -256,3 +271,77 @@ def test_odd_sides_of_tiles_are_read_or_refused(sides: Any, tmp_path: Path) -> N
         (tmp_path / "config.json").write_text(json.dumps({"quantization_config": said}))
         with pytest.raises(HeadlongError):
             hl.Layer.load(tmp_path)
+
+
+def saved(tmp_path: Path, tensors: Arrays, config: Any = None) -> Path:
+    write_file(tmp_path / "model.safetensors", {name: np.asarray(part) for name, part in tensors.items()}, {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps({} if config is None else config))
+    return tmp_path
+
+
+def test_a_byte_is_an_exponent(tmp_path: Path) -> None:
+    """127 is one; the smallest is 2^-127, and 255 is no number."""
+    codes = np.ones((4, 32)).astype(ml_dtypes.float8_e4m3fn)
+    for byte, scale in ((127, 1.0), (128, 2.0), (0, 2.0**-127), (254, 2.0**127)):
+        path = saved(tmp_path, {"lm_head.weight": codes, "lm_head.weight_scale": np.full((4, 1), byte, np.uint8)})
+        np.testing.assert_array_equal(hl.Layer.load(path).weight, np.full((4, 32), scale, np.float32))
+    with pytest.raises(MalformedFileError, match="holds NaN"):
+        hl.Layer.load(saved(tmp_path, {"lm_head.weight": codes, "lm_head.weight_scale": np.full((4, 1), 255, np.uint8)}))
+
+
+SCALES = (np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint32, bool, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+
+
+@pytest.mark.parametrize("kind", SCALES)
+@pytest.mark.parametrize("form", [form for form in FOUND if "exponents" not in form and " in tiles" not in form])
+def test_scales_of_types_without_a_meaning_are_refused(form: str, kind: Any, tmp_path: Path) -> None:
+    """nvfp4's float8 scales mean something beside a second scale alone, bytes beside float8 codes alone."""
+    tensors, _ = FOUND[form]()
+    name = next(name for name in tensors if "scale" in name or "SCB" in name)
+    path = saved(tmp_path, {**tensors, name: np.ones(np.shape(tensors[name])).astype(kind)})
+    if kind is np.uint8 and "float8" in form:
+        assert np.array_equal(hl.Layer.load(path).weight, tensors["lm_head.weight"].astype(np.float32) * np.float32(2.0**-126))
+        return
+    with pytest.raises(DtypeError, match=f"{name} is {np.dtype(kind)} beside .* codes; expected floats"):
+        hl.Layer.load(path)
+
+
+COMPANIONS = [
+    "weight_scale_2", "weight_global_scale", "pre_quant_scale", "weight_scale_inv", "weight_scale", "SCB", "weight_g_idx",
+    "scale", "scales", "weight_scales", "qzeros", "channel_scale", "smooth_scale", "weight_quantizer._amax", "weight.absmax",
+    "input_quantizer._pre_quant_scale", "weight_norm", "lora_A.default.weight", "forward_hadamard_matrix",
+    "_weight_per_tensor_scale", "_weight_act_quant_scale", "weight_zero_point_2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPANIONS)
+@pytest.mark.parametrize("form", ["int8 codes", "float8_e4m3fn codes", "float8_e4m3fn codes in tiles", "int8 torchao codes"])
+def test_no_tensor_beside_a_quantised_weight_is_ignored(form: str, name: str, tmp_path: Path) -> None:
+    tensors, _ = FOUND[form]()
+    if f"lm_head.{name}" in tensors:
+        return
+    config = sides(form)
+    with pytest.raises(DtypeError, match="which may change it"):
+        hl.Layer.load(saved(tmp_path, {**tensors, f"lm_head.{name}": np.ones((1, 1), np.float32)}, config))
+
+
+@pytest.mark.parametrize("form", FOUND)
+def test_what_is_said_of_activations_leaves_the_weights_as_they_are(form: str, tmp_path: Path) -> None:
+    tensors, weight = FOUND[form]()
+    more = {f"lm_head.{name}": np.full(1, 3.0, np.float32) for name in ("input_scale", "output_scale", "input_global_scale")}
+    path = saved(tmp_path, {**tensors, **more}, sides(form))
+    np.testing.assert_array_equal(np.asarray(hl.Layer.load(path).weight), weight.astype(np.float32))
+
+
+def test_a_layout_of_bitsandbytes_that_is_not_by_rows_is_refused(tmp_path: Path) -> None:
+    tensors, _ = bitsandbytes()
+    with pytest.raises(DtypeError, match="is not 0, which is row by row"):
+        hl.Layer.load(saved(tmp_path, {**tensors, "lm_head.weight_format": np.uint8([1])}))
+
+
+@pytest.mark.parametrize("shape", [(VOCAB, 0), (0, 4), (0, 0), (0,)])
+@pytest.mark.parametrize("kind", [np.int32, np.int8])
+def test_zero_points_of_no_size_are_malformed(shape: tuple[int, ...], kind: Any, tmp_path: Path) -> None:
+    tensors, _ = int4_packed()
+    with pytest.raises(MalformedFileError, match="weight_zero_point has shape"):
+        hl.Layer.load(saved(tmp_path, {**tensors, "lm_head.weight_zero_point": np.zeros(shape, kind)}))

@@ -149,6 +149,17 @@ def test_a_head_in_a_form_that_is_not_read_is_not_passed_over(name: str, tmp_pat
         hl.Layer.load(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["embed_out.weight", "lm_head.decoder.weight", "cls.predictions.decoder.weight"])
+def test_a_name_of_another_kinds_head_is_not_this_ones(name: str, tmp_path: Path) -> None:
+    """Gemma 2 has none of these: transformers leaves the tensor out and ties."""
+    folder(tmp_path, {**EMBEDDED, name: HEAD}, {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"]})
+    np.testing.assert_array_equal(hl.Layer.load(tmp_path).weight, WORDS)
+    beside = "gpt_neox.embed_in.weight" if name.startswith("embed") else "bert.embeddings.word_embeddings.weight"
+    more = {name.replace("decoder.weight", "bias"): HEAD[:, 0].copy()} if "decoder" in name else {}
+    folder(tmp_path, {beside: WORDS, name: HEAD, **more}, {"model_type": "gpt_neox", "tie_word_embeddings": False})
+    np.testing.assert_array_equal(hl.Layer.load(tmp_path).weight, HEAD)
+
+
 # ---- which file of a folder ----
 
 
@@ -215,3 +226,15 @@ def test_a_file_that_pools_its_vectors_has_no_head_of_its_own(pooling: int, tmp_
     with pytest.raises(MissingTensorError, match="pools its vectors"):
         hl.Layer.load(path)
     assert hl.Layer.load(gguf_file(path, "qwen3", {"token_embd.weight": WORDS}, pooling_type=0)).vocab == VOCAB
+
+
+# ---- folders of models of transformers, changed ----
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_neox", "bert"])
+def test_changed_folders_are_read_as_transformers_reads_them_or_refused(family: str) -> None:
+    pytest.importorskip("transformers")
+    from mutated_checkpoints import mutated
+
+    came = mutated(family, 12, 3)
+    assert set(came) <= {"read", "refused"} and came["read"] > 2 and came["refused"] > 0, came

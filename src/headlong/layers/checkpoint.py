@@ -51,6 +51,11 @@ BESIDE_WORDS = "cls.predictions.dense.weight"
 """MobileBERT's hidden vectors are longer than its embedding: its head is the embedding and these further columns."""
 DECODERS = ("cls.predictions.decoder.weight", "lm_head.decoder.weight")
 """Of BERT and its like: the input embedding, which a tied head shares, and the head of its own."""
+HEADS = {name: re.compile(beside) for name, beside in (
+    *((name, "") for name in WEIGHT_NAMES[:3]), (WEIGHT_NAMES[3], r"(^|\.)embed_in\."),
+    (DECODERS[0], r"^cls\.predictions\.(transform|bias|decoder\.bias)"), (DECODERS[1], r"^lm_head\.(dense|bias|decoder\.bias)"),
+)}  # fmt: skip
+"""Output layers, and what their kinds of models have beside them: without it the name is something else's."""
 BIASES_OF_WORDS = (
     "cls.predictions.bias", "cls.predictions.decoder.bias", "lm_head.bias", "lm_head.decoder.bias", "predictions.bias",
     "generator_lm_head.bias", "vocab_projector.bias", "decoder.bias",
@@ -137,7 +142,9 @@ class Checkpoint:
         config = self.config()
         kinds = [kind for kind in config.get("architectures") or () if isinstance(kind, str)]
         words = [name for name in self._shards if WORDS.search(name)] if any(map(WITH_WORDS.search, kinds)) else []
-        found = [name for name in (*WEIGHT_NAMES, *DECODERS) if self._has(name)]
+        layers = [name for name in self._shards if ".layer.0." in name]  # the embedding of another body than these is nobody's
+        words = [name for name in words if not layers or any(one.startswith(name.split("embeddings.")[0]) for one in layers)]
+        found = [name for name, beside in HEADS.items() if self._has(name) and any(map(beside.search, self._shards))]
         if not found:
             found = [*(name for name in EMBEDDINGS if self._has(name)), *words]
             if found and (trouble := self._not_tied(config, kinds, " and ".join(found))):
