@@ -6,6 +6,7 @@ Not here: arrays (``arrays.py``), the arguments of a call (``engines/arguments.p
 
 from __future__ import annotations
 
+import errno
 import math
 import numbers
 import os
@@ -71,4 +72,9 @@ def file_name(value: Any, name: str = "path") -> str:
         raise DtypeError(f"{name} is {named(value)}; expected the name of a file: text, or a pathlib.Path") from error
     if "\0" in found:
         raise StoreError(f"{name} is {found!r}; expected the name of a file, which holds no null byte")
+    try:
+        os.stat(found)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise StoreError(f"{name} has {len(found):,} characters; expected a name as long as the system takes") from error
     return found

@@ -27,6 +27,7 @@ from headlong.layers import matrix, structured
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.loading import load
+from headlong.number_checks import file_name
 from headlong.store import is_tensor_file, mapped_bytes, open_file
 
 PLAIN = "weight"
@@ -40,6 +41,8 @@ HIDDEN_NAMES = ("hidden", "valid_hidden", "hidden_states")
 
 def results(paths: list[Path]) -> list[tuple[str, Any]]:
     """``(name, content)`` of every .json file (an object) and .jsonl file (a list of objects); folders are opened."""
+    for path in paths:
+        file_name(path)
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     found = []
     for file in files:
@@ -69,6 +72,7 @@ def verified(text: str, threads: int) -> str:
 
 def split(text: str, names: int) -> list[str]:
     """``"path:a:b" -> ["path", "a", "b"]``, at most ``names`` names; colons that are part of the path stay."""
+    file_name(text)
     for count in range(names + 1):
         parts = text.rsplit(":", count)
         if len(parts) == count + 1 and Path(parts[0]).exists():

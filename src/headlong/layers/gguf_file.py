@@ -25,6 +25,7 @@ from headlong.layers.gguf_header import MAGIC, GgufHeader, GgufTensor
 from headlong.layers.gguf_logits import gguf_link
 from headlong.layers.tying import ARCHITECTURES
 from headlong.links import Link
+from headlong.number_checks import file_name
 from headlong.packed_rows import PIECE, SIZES, PackedRows, dequantised
 from headlong.store import mapped_bytes
 
@@ -46,7 +47,7 @@ class GgufFile:
     """The same verbs as :class:`headlong.layers.checkpoint.Checkpoint`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = os.fspath(path)
+        self.name = file_name(path)
         self._parts = _parts(Path(path))
         self._tensors: dict[str, tuple[GgufHeader, GgufTensor]] = {}
         for part in self._parts:
