@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,11 +36,14 @@ def _torch(seed: int) -> Callable[[int, int], np.ndarray]:
     return lambda n, m: torch.randn(n, m, generator=generator, dtype=torch.float64).numpy()
 
 
+def _numpy(kind: Any, seed: int) -> Callable[[int, int], np.ndarray]:
+    chance = kind(seed)
+    return lambda n, m: chance.standard_normal((n, m))
+
+
 GENERATORS: dict[str, Callable[[int], Callable[[int, int], np.ndarray]]] = {
-    "default_rng": lambda seed: lambda n, m, rng=np.random.default_rng(seed): rng.standard_normal((n, m)),
-    "RandomState": lambda seed: lambda n, m, rng=np.random.RandomState(seed): rng.standard_normal((n, m)),
-    "torch": _torch,
-}
+    "default_rng": partial(_numpy, np.random.default_rng), "RandomState": partial(_numpy, np.random.RandomState), "torch": _torch,
+}  # fmt: skip
 
 
 def turned(name: str, seed: int) -> tuple[hl.Layer, np.ndarray]:
