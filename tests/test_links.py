@@ -158,3 +158,11 @@ def test_slope_and_offset_bound_a_link(rng: np.random.Generator) -> None:
     z = rng.uniform(-40, 40, 2000)
     for link in LINKS:
         assert (np.abs(link(z)) <= link.offset + link.steepest * np.abs(z) + 1e-9).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_logit_that_is_no_number_stays_one_under_a_table() -> None:
+    """As weights of a damaged file give, opened unverified."""
+    table = Table(-1.0, 0.5, np.array([-1.0, 0.0, 2.0]), 1.0, 1.0)
+    found = table(np.array([np.nan, np.inf, -np.inf, 0.0]))
+    assert np.isnan(found[0]) and found[1] == np.inf and found[2] == -np.inf and found[3] == 2.0

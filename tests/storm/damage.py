@@ -44,7 +44,8 @@ from fuzz_readers import changed  # noqa: E402
 from headlong.engines.contract import Changeable  # noqa: E402
 from headlong.errors import HeadlongError  # noqa: E402
 from headlong.packed_rows import INT8, PackedRows, width  # noqa: E402
-from headlong.store import open_file, write_file  # noqa: E402
+from headlong.store import checksum, open_file, write_file  # noqa: E402
+from headlong.store.checksum import NONE, START  # noqa: E402
 
 DIM = 40
 PROCESSOR, MEMORY = 20, 6 << 30
@@ -126,6 +127,15 @@ def retold(good: Path, name: str, path: Path, rng: np.random.Generator) -> None:
         if rng.random() < 0.1:
             del tensors[name]
     write_file(path, tensors, metadata)
+
+
+def moved(whole: bytes, rng: np.random.Generator) -> bytes:
+    """The same file with a longer header, behind which no array begins where its type or a line of the caches would have it."""
+    size, more = int.from_bytes(whole[:8], "little"), int(rng.integers(1, 64))
+    head = bytearray((size + more).to_bytes(8, "little") + whole[8 : 8 + size] + b" " * more)
+    place = 8 + len(START)
+    head[place : place + len(NONE)] = checksum(memoryview(bytes(head)), memoryview(whole[8 + size :])).encode()
+    return bytes(head) + whole[8 + size :]
 
 
 def with_other_numbers(array: Any, rng: np.random.Generator) -> Any:
@@ -252,6 +262,8 @@ def main() -> int:
                             tell(name, array, "verified" if verify else "not verified", in_a_child(path, verify), not verify)
                     try:
                         retold(Path(folder) / name, array, path, rng)
+                        if rng.random() < 0.1:
+                            path.write_bytes(moved(path.read_bytes(), rng))
                     except (HeadlongError, ValueError, TypeError, OverflowError, AttributeError):
                         continue  # no such file can be written
                     tell(name, array, "right checksum", in_a_child(path, True), True)

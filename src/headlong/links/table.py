@@ -69,7 +69,7 @@ class Table:
     def __call__(self, logits: ArrayLike) -> Floats:
         z = np.asarray(logits, np.float64)
         cells = len(self.values) - 1
-        cell = np.clip(np.floor((z - self.start) / self.step), 0, cells - 1).astype(np.int64)
+        cell = np.fmax(np.fmin(np.floor((z - self.start) / self.step), cells - 1), 0).astype(np.int64)  # of NaN, any
         slopes = np.diff(self.values) / self.step
         inside = self.values[cell] + (z - (self.start + self.step * cell)) * slopes[cell]
         below = self.values[0] + (z - self.start) * self.left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import pickle
 from pathlib import Path
@@ -343,3 +344,20 @@ def test_rows_join_blocks_whose_basis_is_damaged_by_another_way(tmp_path: Path) 
         more = hl.load(path).with_rows(MORE)
         assert more.ids_alone is None
         more.topk(HIDDEN, 5, eps=math.inf)
+
+
+def test_rows_join_blocks_of_other_coordinates_by_another_way(tmp_path: Path) -> None:
+    """A file's tree may have other segments than one that is made here: two such trees are no one search."""
+    rng, path = np.random.default_rng(0), tmp_path / "head"
+    weight, more = (rng.standard_normal((count, 40)).astype(np.float32) for count in (700, 60))
+    engine: Any = hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0, blocks=True)
+    assert engine.with_rows(more).ids_alone is not None
+    engine.save(path)
+    file = open_file(path)
+    record = json.loads(file.metadata["engine"])
+    assert record["blocks"]["edges"] == [16, 32, 40]
+    record["blocks"]["edges"] = [16, 33, 40]
+    write_file(path, {name: file.read(name) for name in file.tensors}, {**file.metadata, "engine": json.dumps(record)})
+    changed = hl.load(path).with_rows(more)
+    assert changed.ids_alone is None
+    changed.topk(rng.standard_normal((4, 40)), 5, eps=math.inf)
