@@ -112,14 +112,14 @@ struct Ranges {
 
 class DirectCall {
   public:
-    // reader: a bound Reader; kept: eps, delta and seed of the promise; threads 0: at hand; classes, ranges: as above; as_numpy, like: an array as NumPy's, and an answer as the kind of an array; link: of logits, where it is
+    // reader: a bound Reader; kept: eps, delta and seed of the promise, and whether estimates without one are said; threads 0: at hand; classes, ranges: as above; as_numpy, like: an array as NumPy's, and an answer as the kind of an array; link: of logits, where it is
     // not affine.
-    DirectCall(nb::object reader, std::tuple<double, double, uint64_t> kept, int threads, nb::object path, nb::tuple classes, nb::dict ranges,
+    DirectCall(nb::object reader, std::tuple<double, double, uint64_t, bool> kept, int threads, nb::object path, nb::tuple classes, nb::dict ranges,
                nb::object as_numpy, nb::object like, nb::object link)
         : reader_(*static_cast<const Reader*>(nb::cast<nb::capsule>(reader.attr("reader")).data(kReaderCapsule))), owner_(std::move(reader)),
           path_(std::move(path)), as_numpy_(std::move(as_numpy)), like_(std::move(like)), link_(std::move(link)), classes_(classes),
           ranges_(ranges), threads_(threads) {
-        std::tie(eps_, delta_, seed_) = kept;
+        std::tie(eps_, delta_, seed_, estimates_) = kept;
     }
 
     // Each verb gives None where Python is to look at the arguments.
@@ -129,6 +129,7 @@ class DirectCall {
         std::vector<Answer> answers;
         unlocked([&] { answers = reader_.topk(call.rows, call.count, call.question); });
         if (answers.empty()) return nb::none();
+        forget_untold(answers, call);
         return end(hidden, call.single ? topk_of<float>(answers, call.count, call.question.k) : topk_of<double>(answers, call.count, call.question.k));
     }
 
@@ -161,6 +162,7 @@ class DirectCall {
             answers = reader_.lse(call.rows, call.count, call.question);
         });
         if (answers.empty()) return nb::none();
+        forget_untold(answers, call);
         std::vector<double> exponents(total);
         if (!linked(logits, logit, total, exponents.data())) return nb::none();
         const auto found = call.single ? log_prob_of<float>(answers, logits, exponents, m) : log_prob_of<double>(answers, logits, exponents, m);
@@ -216,6 +218,12 @@ class DirectCall {
         return call.rows != nullptr;
     }
 
+    // Log-probabilities that were not asked for are no numbers; a method that promises nothing says its estimates.
+    void forget_untold(std::vector<Answer>& answers, const Call& call) const {
+        if (!std::isinf(call.question.eps) || estimates_) return;
+        for (Answer& one : answers) one.lse = std::numeric_limits<double>::quiet_NaN(), one.error = kInf;
+    }
+
     nb::object end(nb::handle hidden, nb::object found) const {
         if (!PyArray_CheckExact(hidden.ptr())) found = like_(found, hidden);
         return found;
@@ -260,12 +268,13 @@ class DirectCall {
         for (int64_t q = 0; q < count; ++q) {
             const Answer& a = answers[q];
             const int64_t there = static_cast<int64_t>(a.best.size());
+            const double none = std::isnan(a.lse) ? a.lse : -kInf;
             for (int64_t i = 0; i < k; ++i) {
                 const int64_t at = q * k + i;
                 const double z = i < there ? a.best[i].z : -kInf;
                 id[at] = i < there ? a.best[i].id : -1;
                 logit[at] = z;
-                log_prob[at] = rounded<T>(i < there ? headlong::log_prob_of(*reader_.executor, a, z) : -kInf, &lost[q]);
+                log_prob[at] = rounded<T>(i < there ? headlong::log_prob_of(*reader_.executor, a, z) : none, &lost[q]);
             }
             proved[q] = a.proved;
         }
@@ -331,6 +340,7 @@ class DirectCall {
     double eps_ = 0, delta_ = 0;
     uint64_t seed_ = 0;
     int threads_;
+    bool estimates_ = false;
 };
 
 int load_numpy() {
@@ -343,7 +353,7 @@ int load_numpy() {
 void bind_direct_call(nb::module_& m) {
     if (load_numpy() != 0) throw nb::python_error();
     nb::class_<DirectCall>(m, "DirectCall")
-        .def(nb::init<nb::object, std::tuple<double, double, uint64_t>, int, nb::object, nb::tuple, nb::dict, nb::object, nb::object, nb::object>(),
+        .def(nb::init<nb::object, std::tuple<double, double, uint64_t, bool>, int, nb::object, nb::tuple, nb::dict, nb::object, nb::object, nb::object>(),
              nb::arg("reader"), nb::arg("kept"), nb::arg("threads"), nb::arg("path"), nb::arg("classes"), nb::arg("ranges"), nb::arg("as_numpy"),
              nb::arg("like"), nb::arg("link"))
         .def("topk", &DirectCall::topk, nb::arg("hidden").none(), nb::arg("k").none(), nb::arg("eps").none())

@@ -46,6 +46,9 @@ def named_fields(answer: Answer) -> dict[str, Any]:
 class TopK(Answer):
     """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``.
 
+    Where log-probabilities were not asked for (``log_probs=False``, or ``eps=inf`` in the call), they and ``lse`` are NaN, and
+    ``error`` is infinite.
+
     Proofs are about the numbers that the engine was compiled from: see :class:`headlong.Layer` on borrowed arrays.
     """
 

@@ -87,6 +87,49 @@ def test_every_verb_has_the_same_parameters(engine: Any) -> None:
         ], verb
 
 
+def test_log_probabilities_that_are_not_asked_for_are_no_numbers(engine: Any, hidden: np.ndarray) -> None:
+    """At eps=inf ids and exact logits stand, and all about the normaliser is NaN or refused, whatever was read on the way."""
+    told, few = engine.topk(hidden, 5), [3, 7, 11, 13, 250]
+    for limits in ({}, {"allowed": few}, {"exclude": list(range(20))}):
+        top = engine.topk(hidden, 5, eps=np.inf, **limits)
+        given = engine.log_prob(hidden, np.maximum(top.ids, 0), eps=np.inf, **limits)
+        if engine.promise.delta >= 1:  # a published method's estimates, which nothing bounds
+            continue
+        assert np.isfinite(top.logits).any()
+        for answer in (top, given):
+            for name in ("log_probs", "lse"):
+                part = getattr(answer, name)
+                assert np.isnan(part).all() and part.dtype == np.float32 and len(part) == 2, name
+            assert np.isposinf(answer.error).all()
+        if np.isinf(getattr(engine, "exact_at", np.inf)):  # a mixture's are as good as its normalisers
+            np.testing.assert_allclose(given.logits, top.logits, atol=1e-9)
+        found = list(zip(engine.ranked(hidden, eps=np.inf, **limits), range(5), strict=False))
+        assert all(np.isnan(log_probs).all() for (_, log_probs), _ in found)
+        for verb in ("lse", "entropy"):
+            with pytest.raises(OptionError, match=f"eps is inf, and {verb} is about log-probabilities; expected how far"):
+                getattr(engine, verb)(hidden, eps=np.inf, **limits)
+    if engine.promise.delta < 1:
+        assert (engine.topk(hidden, 5, eps=np.inf).ids == told.ids).all()
+
+
+@pytest.mark.parametrize("method", ["auto", "full", "codes"])
+def test_an_engine_without_log_probabilities_says_none_and_how_to_ask_for_them(method: str, hidden: np.ndarray) -> None:
+    torch = pytest.importorskip("torch")
+    engine = hl.compile(matrix(), method, log_probs=False)
+    ids = engine.topk(hidden, 5).ids
+    for rows, kind in ((hidden, np.isnan), (hidden.astype(np.float64), np.isnan), (torch.from_numpy(hidden), torch.isnan)):
+        for change in (engine, engine.without([299])):
+            top = change.topk(rows, 5)
+            assert kind(top.log_probs).all() and kind(top.lse).all() and kind(next(change.ranked(rows))[1]).all()
+            assert change.topk(rows, 5, eps=0.01).error.max() <= 0.01
+        for verb, more in (("lse", ()), ("entropy", ()), ("log_prob", (ids,))):
+            with pytest.raises(OptionError, match=f"{verb} is about log-probabilities, and this engine was compiled without"):
+                getattr(engine, verb)(rows, *more)
+            assert getattr(engine, verb)(rows, *more, eps=0.01).error.max() <= 0.01
+    assert engine.sample(hidden, seed=1).log_probs is None
+    assert np.isnan(engine.check(hidden, 3).worst) and engine.check(hidden, 3).log_probs is None
+
+
 def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarray) -> None:
     assert engine.name in repr(engine) and engine.reason and isinstance(engine.promise, hl.Promise)
     assert "\n" not in repr(engine) and f"vocab={VOCAB}" in repr(engine) and f"dim={DIM}" in repr(engine)
@@ -145,7 +188,8 @@ def test_tensors_get_tensors(engine: Any, hidden: np.ndarray) -> None:
     found = engine.topk(given, 3)
     assert found.ids.dtype == torch.int64 and found.log_probs.dtype == torch.float32 and found.proved.dtype == torch.bool
     assert isinstance(found.cost.rows, torch.Tensor)
-    assert (found.ids.numpy() == expected.ids).all() and (found.log_probs.numpy() == expected.log_probs).all()
+    assert (found.ids.numpy() == expected.ids).all()
+    np.testing.assert_array_equal(found.log_probs.numpy(), expected.log_probs)
     assert engine.topk(given.to(torch.bfloat16), 3).ids.shape == (2, 3)
     scored = engine.log_prob(given, found.ids)
     assert torch.allclose(scored.log_probs, found.log_probs, atol=0.05) or engine.promise.delta == 1
@@ -266,7 +310,7 @@ def test_layers_of_next_to_nothing(kind: str, vocab: int, dim: int) -> None:
     lse = np.log(np.exp(exact).sum(axis=1))
     found = engine.lse(HIDDEN[:, :dim], eps=0.01)
     assert (np.abs(found.lse - lse) < 0.05).all()
-    assert np.allclose(engine.log_prob(HIDDEN[:, :dim], np.zeros((6, 1), np.int64)).logits[:, 0], exact[:, 0])
+    assert np.allclose(engine.log_prob(HIDDEN[:, :dim], np.zeros((6, 1), np.int64), eps=np.inf).logits[:, 0], exact[:, 0])
     assert (engine.sample(HIDDEN[:, :dim], 2, seed=1, top_p=0.9).ids < vocab).all()
 
 

@@ -123,8 +123,10 @@ def test_the_native_call_answers_as_the_steps_do(engines: dict[str, Any], name: 
     same(*both(engine, "topk", hidden, 3, eps=0.5))
     ids = RNG.integers(0, LAYER.vocab, (batch, 7))
     for more in ({}, {"eps": 0.3}, {"eps": 1}, {"eps": math.inf}):
-        same(*both(engine, "lse", hidden, **more))
-        same(*both(engine, "log_prob", hidden, ids, **more))
+        none = math.isinf(more.get("eps", engine.promise.eps))
+        same(*both(engine, "lse", hidden, **more, plain=not none))  # refused before either is asked
+        same(*both(engine, "log_prob", hidden, ids, **more, plain=bool(more) or not none))
+    same(*both(engine, "topk", hidden, 3, eps=math.inf))
 
 
 @pytest.mark.parametrize("name", NAMES)

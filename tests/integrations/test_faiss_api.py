@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import pickle
 import shutil
@@ -29,7 +30,7 @@ from headlong.errors import (
     OptionError,
     ShapeError,
 )
-from headlong.integrations import faiss_api, faiss_index, faiss_selectors
+from headlong.integrations import faiss_api, faiss_distances, faiss_index, faiss_selectors
 from headlong.integrations.faiss_api import IndexFlat, IndexFlatIP, IndexFlatL2, IndexIDMap
 
 Headlong: Any = script("benchmarks/ann_benchmarks/module.py").Headlong
@@ -502,3 +503,124 @@ def test_the_real_runner_completes(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=home, timeout=900, check=False)
     stored = list((home / "results").rglob("*.hdf5"))
     assert len(stored) == 4, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+MANY_EQUAL: dict[str, np.ndarray] = {
+    "zeros": np.zeros((6000, 32), np.float32),
+    "two rows": np.repeat(np.eye(2, 32, dtype=np.float32), 3000, axis=0)[RNG.permutation(6000)],
+    "twenty rows": RNG.standard_normal((20, 32)).astype(np.float32)[RNG.integers(0, 20, 6000)],
+    "one of 32": np.eye(32, dtype=np.float32)[RNG.integers(0, 32, 6000)],
+    "signs": np.where(RNG.random((6000, 32)) < 0.5, -1, 1).astype(np.float32),
+    "in other places": RNG.permuted(np.tile(np.linspace(0, 1, 32, dtype=np.float32), (60, 1)), axis=1)[np.arange(6000) % 60],
+}
+
+
+@pytest.mark.parametrize("name", MANY_EQUAL)
+@pytest.mark.parametrize("metric", ["l2", "inner_product"])
+def test_of_many_rows_as_far_those_of_the_smallest_ids_are_found(
+    metric: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From two questions to the engine at most, and then from all rows, once for a query."""
+    rows, queries = MANY_EQUAL[name], np.concatenate([np.zeros((1, 32)), np.ones((1, 32)), np.eye(1, 32)]).astype(np.float32)
+    index = IndexFlat(32, metric)
+    index.add(rows)
+    asked, top = [], index._top
+    monkeypatch.setattr(index, "_top", lambda *given: asked.append(given) or top(*given))
+    scores = (
+        np.array([[math.fsum(((q - y) ** 2).tolist()) for y in rows.astype(np.float64)] for q in queries.astype(np.float64)])
+        if metric == "l2"
+        else np.array([[-math.fsum((q * y).tolist()) for y in rows.astype(np.float64)] for q in queries.astype(np.float64)])
+    )
+    for k in (1, 5, 200):
+        asked.clear()
+        distances, ids = index.search(queries, k)
+        order = np.argsort(scores, axis=1, kind="stable")[:, :k]
+        assert (ids == order).all() and len(asked) <= 2
+        np.testing.assert_allclose(distances, np.abs(np.take_along_axis(scores, order, 1)), rtol=1e-6, atol=1e-6)
+        some = np.arange(5, 6000, 7)
+        allowed = index.search(queries, k, params=faiss_selectors.SearchParameters(faiss_selectors.IDSelectorBatch(some)))[1]
+        assert (allowed == some[np.argsort(scores[:, some], axis=1, kind="stable")[:, :k]]).all()
+    lims, near, found = index.range_search(queries, 400.0 if metric == "l2" else -400.0)
+    assert (np.diff(lims) == 6000).all() and (found.reshape(3, -1) == np.arange(6000)).all() and near.shape == found.shape
+
+
+def test_a_range_of_equal_distances_takes_no_more_than_its_answer() -> None:
+    index = IndexFlatL2(8)
+    index.add(np.zeros((300_000, 8), np.float32))
+    index.range_search(np.ones((1, 8), np.float32), 9.0)
+    tracemalloc.start()
+    lims, distances, ids = index.range_search(np.ones((2, 8), np.float32), 9.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert lims[-1] == 600_000 and (distances == 8).all() and (ids[:300_000] == np.arange(300_000)).all()
+    assert peak < 4 * (distances.nbytes + ids.nbytes) + 5 * 8 * faiss_distances.PIECE
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_whose_distances_float32_cannot_hold_are_refused_and_others_cost_nothing(tmp_path: Path) -> None:
+    index = IndexFlatL2(24)
+    index.add(ROWS)
+    wide = ROWS[:4].copy()
+    wide[2] *= np.float32(1e20)
+    with pytest.raises(NonFiniteError, match=r"row 2 of x has the length .*e\+20, whose square is beyond float32; resc"):
+        index.add(wide)
+    assert index.ntotal == 3000 and len(index.range_search(QUERIES, 30.0)[1])
+    np.testing.assert_array_equal(index.search(QUERIES, 5)[1], BEST["l2"][:, :5])
+    with pytest.raises(NonFiniteError, match="row 2 of x has the length"):
+        IndexFlat.of({"rows": wide}, "l2")
+    IndexFlatIP(24).add(wide)  # a product that float32 cannot hold is infinite, and ranked all the same
+    index.add(ROWS[:1] * np.float32(1e17))  # the others' distances are as near as before
+    top, asked = index._top, []
+    index._top = lambda *given: asked.append(given) or top(*given)
+    np.testing.assert_array_equal(index.search(QUERIES, 5)[1], BEST["l2"][:, :5])
+    assert len(asked) == 1
+    distances, ids = index.search(ROWS[:1] * np.float32(1e17), 1)
+    assert ids[0, 0] == 3000 and distances[0, 0] == 0
+    assert np.isposinf(index.search(ROWS[:1] * np.float32(1e30), 2)[0]).all()
+
+
+def test_attributes_and_selectors_are_faiss_s(faiss: Any) -> None:
+    maps = IndexIDMap(IndexFlatIP(4)), faiss.IndexIDMap(faiss.IndexFlatIP(4))
+    for ours, theirs in ((IndexFlatL2(4), faiss.IndexFlatL2(4)), maps):
+        for name in ("nprobe", "efSearch", "hnsw", "foo", "Verbose", "quantizer"):
+            for index in (ours, theirs):
+                with pytest.raises(AttributeError, match=name):
+                    setattr(index, name, 3)
+                assert not hasattr(index, name)
+
+    class Own(IndexFlatL2):
+        def __init__(self) -> None:
+            super().__init__(4)
+            self.mine = 1
+
+    with pytest.raises(AttributeError, match="'Own' object has no attribute 'mine'"):
+        Own()
+    index = IndexFlatL2(4)
+    index.verbose, index.is_trained = True, True
+    assert copy.deepcopy(index).verbose and pickle.loads(pickle.dumps(index)).d == 4  # noqa: S301
+    index.add(ROWS[:50, :4].copy())
+    theirs = faiss.IndexFlatL2(4)
+    theirs.add(ROWS[:50, :4].copy())
+    selectors = [
+        lambda of: of.IDSelectorRange(5, 20, True), lambda of: of.IDSelectorRange(5, 20, False),
+        lambda of: of.IDSelectorXOr(of.IDSelectorRange(5, 20), of.IDSelectorRange(15, 30)),
+        lambda of: of.IDSelectorNot(of.IDSelectorRange(0, 45, True)),
+    ]  # fmt: skip
+    for make in selectors:
+        mine, his = (of.SearchParameters(sel=make(of)) for of in (faiss_api, faiss))
+        found, expected = index.search(ROWS[:3, :4].copy(), 20, params=mine), theirs.search(ROWS[:3, :4].copy(), 20, params=his)
+        np.testing.assert_array_equal(found[1], expected[1])
+    assert faiss_api.IDSelectorRange(1, 2, assume_sorted=True).assume_sorted is True
+    with pytest.raises(OptionError, match="assume_sorted is 'yes'; expected True or False"):
+        faiss_api.IDSelectorRange(1, 2, "yes")  # type: ignore[arg-type]
+
+
+def test_normalising_changes_what_can_be_changed() -> None:
+    rows = ROWS[:5].copy()
+    faiss_api.normalize_L2(rows)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-6)
+    rows.flags.writeable = False
+    wide, line = ROWS[:5].astype(np.float64), ROWS[0].copy()
+    for wrong, said in ((rows, "a read-only array"), (wide, "a float64"), (line, "a float32"), ([1.0], "a list")):
+        with pytest.raises(DtypeError, match=f"x is {said}; expected a float32 array"):
+            faiss_api.normalize_L2(wrong)

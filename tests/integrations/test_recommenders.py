@@ -82,6 +82,92 @@ def test_it_is_one_of_implicits_models(pair: Any) -> None:
             wrong()
 
 
+LEARNERS = {"als": "AlternatingLeastSquares", "bpr": "BayesianPersonalizedRanking", "lmf": "LogisticMatrixFactorization"}
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_what_the_model_inside_has_learned_since_is_asked_for(kind: str) -> None:
+    """implicit learns in the arrays that are there: by another fit, by partial_fit_items and partial_fit_users, or by hand."""
+    module = pytest.importorskip(f"implicit.{kind}")
+    from headlong.integrations.recommenders.implicit_model import HeadlongModel
+
+    def step(name: str, *given: Any, **more: Any) -> None:
+        with warnings.catch_warnings(action="ignore"):
+            getattr(theirs, name)(*given, **more)
+
+    with warnings.catch_warnings(action="ignore"):
+        theirs = getattr(module, LEARNERS[kind])(factors=DIM, iterations=3, random_state=0, num_threads=1)
+    ours, users = HeadlongModel(theirs, threads=1), np.arange(20)
+
+    def check(word: str) -> None:
+        expected, found = (model.recommend(users, liked()[users]) for model in (theirs, ours))  # of fewer items, in the end
+        np.testing.assert_array_equal(found[0], expected[0], err_msg=word)
+        np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-5)
+
+    step("fit", liked(), show_progress=False)
+    check("first")
+    before, array = ours.engine, theirs.item_factors
+    assert ours.engine is before, "nothing was learned: nothing is compiled"
+    step("fit", liked(3), show_progress=False)
+    assert theirs.item_factors is array
+    check("fit again")
+    if kind == "als":
+        step("partial_fit_items", np.array([3, 5, 7]), liked(5)[:, :3].T.tocsr())
+        check("partial_fit_items")
+        step("partial_fit_items", np.array([ITEMS + 1]), liked(6)[:, :1].T.tocsr())
+        assert ours.engine.layer.vocab == ITEMS + 2
+        step("partial_fit_users", users[:9], liked(7)[:9])
+        check("partial_fit_users")
+    theirs.item_factors[[7, 300]] = theirs.item_factors[[300, 7]]
+    check("two rows that changed places")
+    theirs.item_factors[200, DIM - 1] += 0.5
+    check("one number")
+
+
+def test_what_implicit_takes_is_taken_and_what_it_cannot_know_is_refused_in_words(pair: Any) -> None:
+    from implicit.als import AlternatingLeastSquares
+
+    from headlong.integrations.recommenders.implicit_model import HeadlongModel
+
+    theirs, ours = pair
+    for none in ([], (), np.empty(0), np.empty(0, np.int32)):
+        for more in ({}, {"items": [3, 5, 8, 200]}, {"filter_already_liked_items": False}):
+            found = ours.recommend(7, liked()[7], N=2, filter_items=none, **more)
+            expected = theirs.recommend(7, liked()[7], N=2, **more)
+            np.testing.assert_array_equal(found[0], expected[0])
+    with warnings.catch_warnings(action="ignore"):
+        empty = HeadlongModel(AlternatingLeastSquares(factors=DIM))
+    asks = [lambda: empty.recommend(3, liked()[3]), lambda: empty.similar_items(3), lambda: empty.similar_users(3)]
+    for ask in (*asks, lambda: empty.engine):
+        with pytest.raises(InputError, match=r"the model has no (item|user) factors; call fit\(user_items\) first"):
+            ask()
+    for wrong, said in (
+        (lambda: ours.recommend(USERS, liked()[3]), f"userid holds {USERS}; the model's users are 0 to {USERS - 1}"),
+        (lambda: ours.recommend([3, -1], liked()[[3, 4]]), "userid holds -1; the model's users are 0 to"),
+        (lambda: ours.recommend(np.uint64(2**63), liked()[3]), f"userid holds {2**63}"),
+        (lambda: ours.similar_items(ITEMS), f"itemid holds {ITEMS}; the model's items are 0 to {ITEMS - 1}"),
+        (lambda: ours.similar_items("a"), "itemid is <U1; expected a item's number"),
+        (lambda: ours.similar_users([0, USERS + 5]), f"userid holds {USERS + 5}"),
+    ):
+        with pytest.raises(HeadlongError, match=said):
+            wrong()
+    newcomer = ours.recommend(USERS + 9, liked()[3], recalculate_user=True)  # nobody asks for his factors
+    np.testing.assert_array_equal(newcomer[0], theirs.recommend(USERS + 9, liked()[3], recalculate_user=True)[0])
+
+
+def test_a_ranker_keeps_the_factors_that_it_was_given() -> None:
+    rank = pytest.importorskip("rectools.models.rank", reason="rectools is not installed")
+    from headlong.integrations.recommenders.rectools_ranker import HeadlongRanker
+
+    rng = np.random.default_rng(0)
+    users, items = (rng.standard_normal((count, DIM)).astype(np.float32) for count in (USERS, ITEMS))
+    ranker = HeadlongRanker(rank.Distance.DOT, users, items, threads=1)
+    before = ranker.rank(np.arange(9), 5)
+    users *= -1
+    items *= 3
+    np.testing.assert_array_equal(ranker.rank(np.arange(9), 5)[1], before[1])
+
+
 ODD: list[Any] = [
     None, True, -1, 2**70, 1.5, float("nan"), 1j, "x", b"x", (), {}, object(), int, [[1], [2, 3]], [None], np.array(["a"]),
     np.zeros((0, DIM), np.float32), np.zeros(3, [("a", int)]), np.full((3, DIM), np.nan), scipy.sparse.eye(3).tocoo(),

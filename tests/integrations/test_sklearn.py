@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import tracemalloc
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import scipy.sparse
 import torch
 from scipy.special import logsumexp, softmax
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import BaggingClassifier
@@ -22,7 +24,7 @@ from sklearn.multiclass import OneVsRestClassifier
 from sklearn.naive_bayes import BernoulliNB, ComplementNB, GaussianNB, MultinomialNB
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from sklearn.svm import SVC, LinearSVC, NuSVC
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -256,6 +258,87 @@ def test_rows_that_are_pairs_of_classes_are_not_taken_for_classes(kind: Any) -> 
         TopKClassifier.of(fitted)
     two = kind(kernel="linear").fit(x, y > 0)
     assert (TopKClassifier.of(two).predict(x) == two.predict(x)).all()
+
+
+def steps(inside: Any, how: str, x: Any, y: Any) -> None:
+    """Learn more, each in its own way: most of these write to the arrays that are there."""
+    last = inside[-1] if hasattr(inside, "steps") else inside
+    if how == "written to":
+        last.coef_[3] += 1.0
+    elif how == "sparse":
+        last.coef_ *= -1
+        last.sparsify()
+    elif how == "fitted again":
+        inside.fit(x, y)
+    elif how == "rows in other places":
+        last.coef_[[2, 5]] = last.coef_[[5, 2]]
+    else:
+        last.partial_fit(x if last is inside else inside[:-1].transform(x), y)
+
+
+LEARNERS: dict[str, tuple[Any, str]] = {
+    "SGD": (SGDClassifier(random_state=0), "partial_fit"),
+    "SGD, averaged": (SGDClassifier(loss="log_loss", average=True, random_state=0), "partial_fit"),
+    "perceptron": (Perceptron(random_state=0), "partial_fit"),
+    "warm": (LogisticRegression(warm_start=True, max_iter=3), "fitted again"),
+    "multinomial": (MultinomialNB(), "partial_fit"),
+    "Bernoulli": (BernoulliNB(), "partial_fit"),
+    "one against rest": (OneVsRestClassifier(SGDClassifier(random_state=0)), "partial_fit"),
+    "in a pipeline": (make_pipeline(MaxAbsScaler(), SGDClassifier(random_state=0)), "partial_fit"),
+    "by hand": (LogisticRegression(), "written to"),
+    "rows": (LogisticRegression(), "rows in other places"),
+    "sparse": (LogisticRegression(), "sparse"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore:.*probabilities:UserWarning")
+@pytest.mark.parametrize("fitted_here", [False, True])
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_an_estimator_has_learned_since_is_what_is_answered(name: str, fitted_here: bool) -> None:
+    """Not the old model, and no mixture of its rounded rows with the new ones."""
+    inside, how = LEARNERS[name]
+    x, y = counts(12, 2.0)
+    rng = np.random.default_rng(1)
+    model = TopKClassifier(clone(inside), method="codes").fit(x, y) if fitted_here else None
+    model = model or TopKClassifier.of(clone(inside).fit(x, y), method="codes")
+    within, before = model.estimator_, model._scores(model._rows(x))
+    engine = model.engine_
+    assert (model.predict(x) == within.predict(x)).all() and model.engine_ is engine
+    order = rng.permutation(len(y))
+    for _ in range(3):
+        steps(within, how, x[order], np.roll(y, 7)[order] if how == "fitted again" else rng.permutation(y))
+    assert (model.predict(x) == within.predict(x)).all() and np.abs(model._scores(model._rows(x)) - before).max() > 0.01
+    _, labels = model.predict_topk(x, 3)
+    last = within[-1] if hasattr(within, "steps") else within
+    if hasattr(within, "decision_function"):
+        order = np.argsort(-within.decision_function(x), axis=1, kind="stable")
+        assert (labels == within.classes_[order[:, :3]]).all()
+    if hasattr(last, "coef_") and not scipy.sparse.issparse(last.coef_):
+        np.testing.assert_array_equal(model.coef_, last.coef_)
+    assert (pickle.loads(pickle.dumps(model)).predict(x) == within.predict(x)).all()  # noqa: S301
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")  # scikit-learn's own log of no row
+@pytest.mark.parametrize("kind", [MultinomialNB, BernoulliNB, ComplementNB])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_class_that_a_naive_bayes_has_not_seen_has_no_chance_until_it_has(kind: Any, sparse: bool) -> None:
+    x, y = counts(9, 2.0)
+    names, seen = np.unique(y), ~np.isin(y, np.unique(y)[[0, 4, 8]])
+    inside = kind().partial_fit(x[seen], y[seen], classes=names)
+    model, rows = TopKClassifier.of(inside), x if sparse else x.toarray()
+    for _ in range(2):
+        expected = inside.predict_joint_log_proba(rows)
+        theirs = expected - logsumexp(expected, axis=1, keepdims=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)
+            proba, labels = model.predict_topk(rows, 9, eps=1e-9)
+            assert (model.predict(rows) == inside.predict(rows)).all()
+            np.testing.assert_allclose(model.predict_log_proba(rows), theirs, rtol=1e-9, atol=1e-9)
+        order = np.argsort(-expected, axis=1, kind="stable")
+        assert (labels == names[order]).all()
+        np.testing.assert_allclose(proba, np.exp(np.take_along_axis(theirs, order, axis=1)), rtol=1e-6, atol=1e-300)
+        assert (pickle.loads(pickle.dumps(model)).predict_topk(rows, 7)[1] == labels[:, :7]).all()  # noqa: S301
+        inside.partial_fit(x[~seen], y[~seen])
 
 
 class Contrary(LogisticRegression):

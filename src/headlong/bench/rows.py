@@ -227,8 +227,9 @@ def compared(one: Contestant, layer: Layer, queries: Any, batch: int, truth: Tru
     ids = _joined(part.ids for part in parts)
     true = true_log_probs(layer, queries, ids, truth.lse)
     found: Row = {"answered": len(queries), "same": _digits((true >= truth.log_probs[:, -1:] - TIE).mean(), 6)}
-    if parts[0].log_probs is not None:
-        gap = np.abs(_joined(part.log_probs for part in parts) - true)
+    said = None if parts[0].log_probs is None else _joined(part.log_probs for part in parts)
+    if said is not None and not np.isnan(said).all():  # as they are where they were not asked for
+        gap = np.abs(said - true)
         found["worst"] = _digits(gap[np.isfinite(true)].max(initial=0.0), 2)
     if hasattr(parts[0], "proved"):
         found["proved"] = _digits(_joined(part.proved for part in parts).mean(), 6)
@@ -246,7 +247,7 @@ def _outside(parts: Sequence[Any], true: Any, truth: Truth) -> int:
     proved, error, said = (_joined(getattr(part, name) for part in parts) for name in ("proved", "error", "log_probs"))
     with np.errstate(invalid="ignore"):  # -inf less -inf: equal
         best = (true == truth.log_probs) | (np.abs(true - truth.log_probs) <= ROUNDING)
-        near = (said == true) | (np.abs(said - true) <= error[:, None] + ROUNDING)
+        near = np.isinf(error)[:, None] | (said == true) | (np.abs(said - true) <= error[:, None] + ROUNDING)
     return int(((proved & ~best.all(1)) | ~near.all(1)).sum())
 
 

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from headlong.answers import Answer, Cost, named_fields
-from headlong.arrays import Form, form_of, hidden64, hidden_rows
+from headlong.arrays import Form, Given, form_of, hidden64, hidden_rows
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.class_masks import all_left, restricted
 from headlong.engines.few_allowed_classes import few_enough
-from headlong.errors import NonFiniteError, ShapeError
+from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.native import Mask, widened
 from headlong.number_checks import real, whole
 from headlong.promise import Promise
@@ -125,6 +125,33 @@ def aimed(eps: Any, promise: Promise, form: Form) -> float:
     """What a normaliser has to be within, so that it is within ``eps`` (None: what is promised) in the caller's precision."""
     wanted = promise.eps if eps is None else checked_eps(eps)
     return part_of(wanted, FLOAT32_ROOM) if form.single else wanted
+
+
+def told(eps: Any, promise: Promise) -> bool:
+    """Whether log-probabilities are asked for: not at ``eps=inf``, given or promised. A method that promises nothing at all has
+    estimates, and says those."""
+    return promise.delta >= 1 or not math.isinf(promise.eps if eps is None else checked_eps(eps))
+
+
+def check_told(verb: str, eps: Any, promise: Promise) -> None:
+    """OptionError where a verb that is about the normaliser alone is asked without one."""
+    if told(eps, promise):
+        return
+    if eps is None:
+        raise OptionError(
+            f"{verb} is about log-probabilities, and this engine was compiled without them; pass eps=0.01, say, to this call, "
+            "or compile it with log_probs=True"
+        )
+    raise OptionError(f"eps is inf, and {verb} is about log-probabilities; expected how far they may be off in nats: 0.01, say")
+
+
+def untold(answer: Given) -> Given:
+    """The same without what was not asked for: log-probabilities and normalisers are NaN, their error infinite."""
+    named = named_fields(answer)
+    for name, value in {"log_probs": math.nan, "lse": math.nan, "error": math.inf}.items():
+        given = named[name]
+        named[name] = np.full_like(given, value) if isinstance(given, np.ndarray) else given.new_full(given.shape, value)
+    return type(answer)(**named)
 
 
 def part_of(eps: float, share: float) -> float:

@@ -15,7 +15,6 @@ stop is the executor's business, and what the plan holds that of the methods (on
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from functools import partial
 from typing import Any
@@ -27,12 +26,11 @@ from headlong import native
 from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
 from headlong.dtypes import UNIT, Doubles
-from headlong.engines.arguments import RANGES, Asked, aimed, checked_k
+from headlong.engines.arguments import RANGES, Asked, aimed, check_told, checked_k, told, untold
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
 from headlong.engines.draws import Rules
-from headlong.engines.entropy import DEFAULT
 from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.method import EngineParts, Method, option_names
 from headlong.engines.promise_failures import normalised
@@ -113,7 +111,7 @@ class Engine(Changeable, Common):
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id.
 
-        ``eps``      how far log-probabilities may be off, in nats; inf: ids and exact logits only
+        ``eps``      how far log-probabilities may be off, in nats; inf: ids and exact logits only, the others are NaN
         ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: other classes are left
                                   out as if they did not exist. -1 pads rows and is ignored.
         """
@@ -136,10 +134,16 @@ class Engine(Changeable, Common):
             best = self._executor.topk(call.hidden, k, aim, call.mask, native.threads(self._threads), *self._bet)
             return TopK(best.log_probs, best.ids, best.logits, best.lse, best.error, best.proved, self._cost(best))
 
-        return answer_as(asked.each(best_of), asked.form)
+        found = asked.each(best_of)
+        return answer_as(found if told(eps, self.promise) else untold(found), asked.form)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
-        """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
+        """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes.
+
+        ``eps``  inf: exact logits only; an engine that was compiled without log-probabilities asks for one
+        """
+        if eps is None:
+            check_told("log_prob", None, self.promise)
         if allowed is not None or exclude is not None:
             return self._log_prob_among(hidden, ids, eps, allowed, exclude)
         self.check_weights()
@@ -156,10 +160,12 @@ class Engine(Changeable, Common):
         log_probs = self.layer.link(logits) - norm.lse[:, None]
         count = chosen.shape[1]
         cost = Cost(norm.rows + count, norm.bytes + count * self._row_bytes, norm.dense, self._path)
-        return answer_as(LogProb(log_probs, logits, norm.lse, norm.error, cost), asked.form)
+        whole = LogProb(log_probs, logits, norm.lse, norm.error, cost)
+        return answer_as(whole if told(eps, self.promise) else untold(whole), asked.form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
+        check_told("lse", eps, self.promise)
         self.check_weights()
         if self._direct is not None and allowed is None and exclude is None:
             found = self._direct.lse(hidden, eps)
@@ -181,11 +187,12 @@ class Engine(Changeable, Common):
     def entropy(
         self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False
     ) -> Entropy:
+        check_told("entropy", eps, self.promise)
         self.check_weights()
         if moments or self._by_codes is None:
             return super().entropy(hidden, eps=eps, allowed=allowed, exclude=exclude, moments=moments)
         asked = self._asked(hidden, allowed, exclude)
-        aim = aimed(DEFAULT if eps is None and math.isinf(self.promise.eps) else eps, self.promise, asked.form)
+        aim = aimed(eps, self.promise, asked.form)
         found = self._by_codes.entropy(asked.hidden, aim, asked.mask, native.threads(self._threads), *self._bet)
         return answer_as(Entropy(found.entropy, found.error, found.lse, self._cost(found)), asked.form)
 

@@ -26,7 +26,18 @@ from headlong.answers import Cost, Entropy, LogProb, Lse, Sample
 from headlong.arrays import answer_as, as_numpy, form_of, to_host
 from headlong.dtypes import Doubles
 from headlong.engines import draws
-from headlong.engines.arguments import RANGES, Asked, aimed, asked, checked_eps, checked_hidden, checked_n
+from headlong.engines.arguments import (
+    RANGES,
+    Asked,
+    aimed,
+    asked,
+    check_told,
+    checked_eps,
+    checked_hidden,
+    checked_n,
+    told,
+    untold,
+)
 from headlong.engines.class_masks import class_mask
 from headlong.engines.direct_call import Direct
 from headlong.engines.draws import rules_of
@@ -199,15 +210,20 @@ class Common(ABC):
         form, hidden = form_of(hidden), to_host(hidden)
         rows = checked_hidden(hidden, engine.layer.dim, vocab=engine.layer.vocab)
         given = engine.log_prob(rows, to_host(ids), eps=self.exact_at)
-        norm = engine.lse(rows, eps=aimed(eps, engine.promise, form), allowed=allowed, exclude=exclude)
+        if eps is None:
+            check_told("log_prob", None, engine.promise)
+        wanted = told(eps, engine.promise)
+        aim = aimed(eps, engine.promise, form)
+        limits = {"allowed": allowed, "exclude": exclude}
+        norm = engine.lse(rows, eps=aim, **limits) if wanted else Lse(given.lse, given.error, given.cost)
         mask = class_mask(allowed, exclude, len(rows), engine.layer.vocab)
         assert mask is not None
         inside = np.take_along_axis(np.broadcast_to(mask, (len(rows), engine.layer.vocab)), as_numpy(to_host(ids), "ids"), 1)
         log_probs = np.where(inside == 1, self.exponents(given.logits) - norm.lse[:, None], -np.inf)
         error = norm.error + (given.error if math.isfinite(self.exact_at) else 0.0)  # of logits that are sums over parts
         rows_read, read, dense = (one + more for one, more in zip(given.cost[:3], norm.cost[:3], strict=True))
-        cost = Cost(rows_read, read, dense, norm.cost.path)
-        return answer_as(LogProb(log_probs, given.logits, norm.lse, error, cost), form)
+        whole = LogProb(log_probs, given.logits, norm.lse, error, Cost(rows_read, read, dense, norm.cost.path))
+        return answer_as(whole if wanted else untold(whole), form)
 
     def entropy(
         self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False

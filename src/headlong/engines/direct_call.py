@@ -44,6 +44,6 @@ def direct(
     if not native.is_native(reader):
         return None
     ranges = RANGES | {"float32 room": FLOAT32_ROOM}
-    kept, count = (promise.eps, *bet), 0 if threads is None else threads
+    kept, count = (promise.eps, *bet, promise.delta >= 1), 0 if threads is None else threads
     found: Direct = native.direct_call(reader, kept, count, path, CLASSES, ranges, as_numpy, answer_like, link)
     return found

@@ -292,7 +292,8 @@ class _Draws:
         columns = top.ids >= 0, top.ids, top.logits, top.lse, top.error, top.proved
         for there, ids, logits, lse, off, proved in zip(*columns, strict=True):
             scores, complete = engine.exponents(logits[there]), k == vocab or not there.all()
-            found.append(_Best(ids[there], logits[there], scores, complete, bool(proved), (lse - off, lse + off)))
+            ends = (lse - off, lse + off) if math.isfinite(off) else (-math.inf, math.inf)
+            found.append(_Best(ids[there], logits[there], scores, complete, bool(proved), ends))
         return found
 
     def _every(self, row: int) -> _Best:

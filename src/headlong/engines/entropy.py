@@ -23,19 +23,21 @@ import numpy as np
 from headlong.answers import Cost, Entropy, TopK
 from headlong.arrays import answer_as, round_up
 from headlong.dtypes import UNIT, Doubles
-from headlong.engines.arguments import aimed, asked, part_of
+from headlong.engines.arguments import aimed, asked, check_told, part_of
 from headlong.engines.promise_failures import ROUNDING, float64_error, longest_row
 from headlong.native import FoundEntropy
 
 HEADS = 64
 """Classes that are scored for a start: of a language model's rows they have a third settled."""
+DEFAULT = 0.01
+"""Of methods that promise nothing."""
 AT_ONCE = 1 << 22
 """Logits that a full scan holds."""
-DEFAULT = 0.01
 
 
 def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: Any, moments: bool) -> Entropy:
     """:meth:`headlong.Engine.entropy`."""
+    check_told("entropy", eps, engine.promise)
     call = asked(hidden, allowed, exclude, engine.layer.dim, engine.layer.vocab)
     aim = aimed(DEFAULT if eps is None and math.isinf(engine.promise.eps) else eps, engine.promise, call.form)
     if moments:

@@ -19,7 +19,7 @@ import numpy as np
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import Array, answer_as, ids64
 from headlong.dtypes import UNIT, Doubles, Ids
-from headlong.engines.arguments import Asked, aimed, checked_k
+from headlong.engines.arguments import Asked, aimed, check_told, checked_k, told, untold
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.draws import from_kept
@@ -68,7 +68,8 @@ class Merged(Bounded, ABC):
         logits = exactly_tied(logits, ids, call.hidden, float(np.max(longest)), exact)
         logits, ids = best_of(logits, ids, k, self.layer.vocab)
         lse, error = merged_lse(lses, errors)
-        return TopK(self._log_probs(logits, lse), ids, logits, lse, error, np.all(proved, axis=0), self._cost(cost))
+        whole = TopK(self._log_probs(logits, lse), ids, logits, lse, error, np.all(proved, axis=0), self._cost(cost))
+        return whole if told(eps, self.promise) else untold(whole)
 
     def _lse(self, call: Asked, eps: float | None, temperature: float | None) -> Lse:
 
@@ -119,6 +120,7 @@ class Merged(Bounded, ABC):
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser over all classes."""
+        check_told("lse", eps, self.promise)
         call = self._asked(hidden, allowed, exclude)
         return answer_as(self._lse(call, aimed(eps, self.promise, call.form), None), call.form)
 
@@ -128,18 +130,25 @@ class Merged(Bounded, ABC):
         """The log-probabilities of ``ids [batch, m]``, each read where it lies; -inf for those that are gone."""
         if allowed is not None or exclude is not None:
             return self._log_prob_among(hidden, ids, eps, allowed, exclude)
+        if eps is None:
+            check_told("log_prob", None, self.promise)
         call = self._asked(hidden)
         chosen, within = ids64(ids, len(call.hidden), self.layer.vocab), aimed(eps, self.promise, call.form)
 
         def given(part: Part) -> tuple[Array, ...]:
-            logits, norm = part.logits(call.hidden, chosen), part.lse(call.hidden, within, None)
+            logits = part.logits(call.hidden, chosen)
             count = np.isfinite(logits).sum(axis=1)
+            if not told(within, self.promise):
+                nothing, none = np.full(len(logits), np.nan), np.zeros(len(logits), bool)
+                return logits, nothing, nothing + np.inf, count, count * float(part.engine.layer.row_bytes), none
+            norm = part.lse(call.hidden, within, None)
             read = norm.cost.bytes + count * float(part.engine.layer.row_bytes)
             return logits, norm.lse, norm.error, norm.cost.rows + count, read, norm.cost.dense
 
         each, lses, errors, *cost = self._ask(call, given, "log_prob", call.hidden, chosen, within)
         logits, (lse, error) = np.max(each, axis=0), merged_lse(lses, errors)
-        return answer_as(LogProb(self._log_probs(logits, lse), logits, lse, error, self._cost(cost)), call.form)
+        whole = LogProb(self._log_probs(logits, lse), logits, lse, error, self._cost(cost))
+        return answer_as(whole if told(within, self.promise) else untold(whole), call.form)
 
     def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call = self._asked(hidden, allowed, exclude)
@@ -197,7 +206,8 @@ def merged_lse(lses: tuple[Doubles, ...], errors: tuple[Doubles, ...]) -> tuple[
     if len(lses) == 1:
         return lses[0], errors[0]
     stacked, off = np.stack(lses), np.stack(errors)
-    lse = np.asarray(np.logaddexp.reduce(stacked, axis=0))
+    with np.errstate(invalid="ignore"):  # NaN, where none was asked for
+        lse = np.asarray(np.logaddexp.reduce(stacked, axis=0))
     there = np.isfinite(lse)
     largest = np.max(off, axis=0)
     size = np.where(there, np.abs(lse), 0.0) + np.where(np.isfinite(largest), largest, 0.0)

@@ -19,7 +19,7 @@ import numpy as np
 from headlong.answers import TopK
 from headlong.arrays import Array
 from headlong.dtypes import UNIT, Doubles
-from headlong.engines.arguments import checked_hidden, checked_k
+from headlong.engines.arguments import checked_hidden, checked_k, told
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.native import row_norms
@@ -74,7 +74,7 @@ class Check(NamedTuple):
     ids: FailureCount | None
     log_probs: FailureCount | None
     worst: float
-    """The largest error of a log-probability, in nats, of answers that could be judged."""
+    """The largest error of a log-probability, in nats, of answers that could be judged; NaN where none was asked for."""
     promise: Promise
 
     @property
@@ -120,6 +120,8 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
             found = np.asarray(top.ids)
             wrong = _wrong(found, logits[part], off)
             ids += wrong.sum(), (_wrong(found, logits[part]) & ~wrong).sum()
+            if not told(None, engine.promise):
+                continue
             errors = _errors(found, np.asarray(top.log_probs), log_probs[part])
             failed = np.isfinite(off) & ~(errors - off <= eps + ROUNDING)  # what is no number is none that was promised
             judged = failed | (errors + off <= eps + ROUNDING)
@@ -131,7 +133,7 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
     return Check(
         None if delta >= 1 else tally("ids", delta, int(ids[0]), count, int(ids[1])),
         None if math.isinf(eps) or delta >= 1 else tally(within, delta, int(beyond[0]), count, int(beyond[1])),
-        worst,
+        worst if told(None, engine.promise) else math.nan,
         engine.promise,
     )
 

@@ -46,5 +46,5 @@ def ranked(
             return
         place, k = k, min(2 * k, engine.layer.vocab)
         more: TopK = engine.topk(rows, k, eps=engine.exact_at, **limits)
-        log_probs = engine.exponents(more.logits) - np.where(np.isfinite(top.lse), top.lse, 0.0)[:, None]
+        log_probs = engine.exponents(more.logits) - np.where(np.isneginf(top.lse), 0.0, top.lse)[:, None]
         found = answer_as(replace(more, log_probs=log_probs, lse=top.lse, error=top.error), form)

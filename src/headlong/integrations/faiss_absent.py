@@ -4,6 +4,7 @@
 
     index.get_xb()      AbsentError: FAISS's get_xb is not here; reconstruct_n() gives the rows
     index.serch(x, 5)   AttributeError, as everywhere
+    index.nprobe = 3    AttributeError: what an index does not have cannot be set, as FAISS has it
 
 FAISS raises AssertionError for what its Python half refuses and RuntimeError for the rest; what is refused here is both.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from headlong.errors import AbsentError, HeadlongError, OptionError
 from headlong.number_checks import real, whole
@@ -32,7 +33,7 @@ ABSENT = {
     "check_compatible_for_merge": "merge_from(other) says what does not fit",
     "metric_arg": "the metrics here have no argument",
     "train_with_queries": "train(queries) takes queries",
-    **dict.fromkeys(("nprobe", "hnsw", "quantizer", "invlists"), "every answer is exact: there is nothing to set"),
+    **dict.fromkeys(("nprobe", "efSearch", "hnsw", "quantizer", "invlists"), "every answer is exact: there is nothing to set"),
 }
 """Names, and what to do instead."""
 C_ENDINGS = ("_c", "_ex")
@@ -40,6 +41,14 @@ C_ENDINGS = ("_c", "_ex")
 
 class Absent:
     """Refuses FAISS's other names; ``hasattr`` answers that they are not there."""
+
+    public: ClassVar[tuple[str, ...]] = ()
+    """What may be set."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name not in self.public and not hasattr(self, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         stem = next((name[: -len(ending)] for ending in C_ENDINGS if name.endswith(ending)), "")

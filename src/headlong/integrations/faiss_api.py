@@ -33,6 +33,7 @@ from headlong.integrations.faiss_selectors import IDSelectorBitmap as IDSelector
 from headlong.integrations.faiss_selectors import IDSelectorNot as IDSelectorNot
 from headlong.integrations.faiss_selectors import IDSelectorOr as IDSelectorOr
 from headlong.integrations.faiss_selectors import IDSelectorRange as IDSelectorRange
+from headlong.integrations.faiss_selectors import IDSelectorXOr as IDSelectorXOr
 from headlong.integrations.faiss_selectors import SearchParameters as SearchParameters
 from headlong.store import open_file, write_file
 
@@ -94,10 +95,10 @@ def index_factory(d: int, description: str, metric: int = METRIC_L2, **options: 
 
 def normalize_L2(x: Any) -> None:  # noqa: N802  # FAISS's name
     """Divide each row of ``x [n, dim]`` float32 by its length, in place; rows of zeros stay."""
-    if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim != 2:
-        raise DtypeError(
-            f"x is a {getattr(x, 'dtype', type(x).__name__)}; expected a float32 array [n, dim] to change in place"
-        )
+    if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim != 2 or not x.flags.writeable:
+        closed = isinstance(x, np.ndarray) and not x.flags.writeable
+        found = "read-only array" if closed else getattr(x, "dtype", type(x).__name__)
+        raise as_faiss(DtypeError, f"x is a {found}; expected a float32 array [n, dim] to change in place")
     length = np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     x /= np.where(length > 0, length, 1.0).astype(np.float32)
 

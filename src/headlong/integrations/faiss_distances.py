@@ -67,11 +67,42 @@ def told_apart(queries: Doubles, rows: NDArray[Any], places: NDArray[np.int64], 
     np.put_along_axis(near, order, np.pad(close, ((0, 0), (1, 0))) | np.pad(close, ((0, 0), (0, 1))), axis=1)
     exact = found.copy()
     for query in np.flatnonzero(near.any(axis=1)):
-        alike, which = np.unique(rows[places[query, near[query]]], axis=0, return_inverse=True)
-        if len(alike) > 1:
-            once = [_rounded_once(queries[query], row) for row in alike.astype(np.float64)]
-            exact[query, near[query]] = np.array(once)[which.reshape(-1)]
+        exact[query, near[query]] = _exact(queries[query], rows[places[query, near[query]]], exact[query, near[query]])
     return exact
+
+
+def nearest_of_all(query: Doubles, rows: NDArray[Any], among: NDArray[np.int64], k: int) -> tuple[Doubles, NDArray[np.int64]]:
+    """The k nearest of the rows ``among``, ascending, and their squared distances ``[k]``: by what :func:`told_apart` says,
+    equal ones by id."""
+    found = np.empty(len(among))
+    for some in pieces(len(among), rows.shape[1]):
+        found[some] = distances_at(query[None], rows, among[None, some])[0]
+    kth = np.partition(found, k - 1)[k - 1]
+    near = np.flatnonzero(found <= kth * (1 + 4 * (len(query) + 4) * 2.0**-52))
+    exact = told_apart(query[None], rows, among[None, near], found[None, near])[0]
+    order = np.lexsort((near, exact))[:k]
+    return exact[order], among[near[order]]
+
+
+def _exact(query: Doubles, rows: NDArray[Any], found: Doubles) -> Doubles:
+    """The distances rounded once, of each row that there are others than; ``found`` where all are the same row."""
+    first, which = _alike(rows)
+    if len(first) == 1:
+        return found
+    return np.array([_rounded_once(query, row) for row in rows[first].astype(np.float64)])[which]
+
+
+def _alike(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first row of each group of equal rows, and the group of each row: by a number that is made of all its words, where
+    sorting whole rows looks at equal ones again and again."""
+    words = np.ascontiguousarray(rows).view(f"u{rows.itemsize}")
+    factors = np.random.default_rng(0).integers(1, 2**63, rows.shape[1], np.uint64)
+    parts = list(pieces(len(rows), rows.shape[1]))
+    keys = np.concatenate([words[some].astype(np.uint64) @ factors for some in parts])
+    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+    if any((words[some] != words[first[which[some]]]).any() for some in parts):  # one number for two rows
+        _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, which.reshape(-1)
 
 
 def _rounded_once(query: Doubles, row: Doubles) -> float:

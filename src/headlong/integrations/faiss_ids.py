@@ -26,6 +26,8 @@ from headlong.integrations.faiss_stored import Verbs, gathered, run_of
 class IndexIDMap(Verbs):
     """Ids of your own over a flat index."""
 
+    public = ("index", "id_map")
+
     def __init__(self, index: IndexFlat) -> None:
         if not isinstance(index, IndexFlat):
             raise as_faiss(DtypeError, f"the index is {named(index)}; expected a flat index of this module")

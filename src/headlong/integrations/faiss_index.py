@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 import headlong
 from headlong.dtypes import Floats, Ids
-from headlong.errors import InputError, OptionError, ShapeError
+from headlong.errors import InputError, NonFiniteError, OptionError, ShapeError
 from headlong.integrations.faiss_absent import as_faiss, count, threshold
-from headlong.integrations.faiss_distances import distances, distances_at, pieces, products, told_apart
+from headlong.integrations.faiss_distances import distances, distances_at, nearest_of_all, pieces, products, told_apart
 from headlong.integrations.faiss_rows import LazyEngine
 from headlong.integrations.faiss_selectors import IDSelectorBatch, is_selector, members, selector_of
 from headlong.integrations.faiss_stored import Rows, written_to
@@ -35,8 +35,10 @@ from headlong.integrations.faiss_stored import Rows, written_to
 METRIC_INNER_PRODUCT, METRIC_L2 = 0, 1
 METRICS = ("inner_product", "l2", "cosine", "log_prob")
 NUMBERS = {METRIC_INNER_PRODUCT: "inner_product", METRIC_L2: "l2"}
-ROWS, SPARE = 1024, 8
-"""Queries answered at once; rows fetched beyond k, so that a bias in float32 cannot hide one of the k."""
+ROWS, SPARE, MORE = 1024, 8, 64
+"""Queries answered at once; rows fetched beyond k, so that a bias in float32 cannot hide one of the k, at first and then."""
+LONGEST = float(np.finfo(np.float32).max)
+"""Of a row's squared length, which float32 has to hold."""
 FIRST, SOME, BEST = 4, 64, 256
 """Queries of a range search that are answered at once, at first and then, and rows that are tried before all of them..."""
 MANY = 1 << 16
@@ -46,6 +48,8 @@ MANY = 1 << 16
 class IndexFlat(Rows):
     """``dim`` coordinates; ``options`` go to :func:`headlong.compile`. ``metric`` by name, or by FAISS's number: as there, l2
     where none is given."""
+
+    public = ("d", "metric", "options", "is_trained", "verbose")
 
     def __init__(self, dim: int, metric: str | int = METRIC_L2, **options: Any) -> None:
         name = NUMBERS.get(metric, metric) if isinstance(metric, int) else metric
@@ -62,6 +66,7 @@ class IndexFlat(Rows):
         """From what :meth:`arrays` answered."""
         index = cls.__new__(cls)
         IndexFlat.__init__(index, arrays["rows"].shape[1], metric, **options)
+        index._check_lengths(arrays["rows"])  # noqa: SLF001
         index._parts, index._queries = [arrays["rows"]], arrays.get("queries")  # noqa: SLF001
         return index
 
@@ -90,9 +95,20 @@ class IndexFlat(Rows):
     def add(self, x: Any) -> None:
         """Append rows ``[n, dim]``; their ids go on from ``ntotal``."""
         rows = self._checked(x, "x")
+        self._check_lengths(rows)
         if len(rows):
             self._parts.append(rows.copy())
             self._reader.added(rows, self._parts[0].dtype)
+
+    def _check_lengths(self, rows: Floats) -> None:
+        """NonFiniteError where a distance would be one that float32 cannot hold, whatever the query."""
+        for some in pieces(len(rows) if self.metric == "l2" else 0, self.d):
+            squares = np.square(rows[some].astype(np.float64)).sum(1)
+            if squares.max() > LONGEST:
+                at = int(squares.argmax())
+                length = f"{math.sqrt(squares[at]):.3g}"
+                said = f"row {some.start + at} of x has the length {length}, whose square is beyond float32; rescale the rows"
+                raise as_faiss(NonFiniteError, said)
 
     def add_with_ids(self, x: Any, ids: Any) -> None:
         """As in FAISS, a flat index numbers its own rows."""
@@ -188,20 +204,29 @@ class IndexFlat(Rows):
         return top, self._reader.places(top.ids)
 
     def _nearest(self, queries: Floats, k: int, allowed: Ids | None) -> tuple[Floats, Ids]:
-        """The k nearest by float64 distances: some more by the rounded biases, measured again."""
-        most, spare = self.ntotal if allowed is None else len(allowed), SPARE
-        rows, wide = self._rows(), queries.astype(np.float64)
-        while True:
-            top, places = self._top(queries, min(k + spare, most), allowed)
-            lost = self._reader.heaviest * 2.0**-23
-            exact = told_apart(wide, rows, places, distances_at(wide, rows, places))
+        """The k nearest by float64 distances: some more by the rounded biases, measured again; of all rows, where too many are
+        as near as the k-th."""
+        most, rows, wide = self.ntotal if allowed is None else len(allowed), self._rows(), queries.astype(np.float64)
+        found, ids, open_ = np.empty((len(queries), k)), np.empty((len(queries), k), np.int64), np.arange(len(queries))
+        for spare in (SPARE, MORE):
+            x = wide[open_]
+            top, places = self._top(queries[open_], min(k + spare, most), allowed)
+            exact = told_apart(x, rows, places, distances_at(x, rows, places))
             order = np.lexsort((places, exact), axis=1)[:, :k]
-            best, ids = (np.take_along_axis(part, order, axis=1) for part in (exact, places))
-            # what was not fetched has a logit below the last one, and its distance that much and the bias's rounding above
-            beyond = np.square(wide).sum(1) - 2 * (np.asarray(top.logits)[:, -1] + lost)
-            if places.shape[1] == most or (best[:, -1] * (1 + 1e-12) < beyond).all():
-                return best.astype(np.float32), np.asarray(ids, np.int64)
-            spare *= 8
+            found[open_], ids[open_] = (np.take_along_axis(part, order, axis=1) for part in (exact, places))
+            # What was not fetched has a logit below the last one, and its distance that much and the bias's rounding above:
+            # that of rows which could be as near, and none longer than the query and that distance together is.
+            own, kth = np.square(x).sum(1), found[open_, -1]
+            heaviest = np.minimum(self._reader.heaviest, (np.sqrt(own) + np.sqrt(kth)) ** 2)
+            beyond = own - 2 * (np.asarray(top.logits)[:, -1] + heaviest * 2.0**-23)
+            open_ = open_[(places.shape[1] < most) & ~(kth * (1 + 1e-12) < beyond)]
+            if not len(open_):
+                break
+        among = np.arange(self.ntotal) if allowed is None else allowed
+        for row in open_:
+            found[row], ids[row] = nearest_of_all(wide[row], rows, among, k)
+        with np.errstate(over="ignore"):
+            return found.astype(np.float32), ids
 
     def _nearer(self, queries: Floats, thresh: float, allowed: Ids | None) -> list[tuple[Floats, Ids]]:
         """Of each query, in the order of ids, as FAISS's: from its best rows, or where all of those are near from every row."""

@@ -18,6 +18,7 @@ from headlong.arrays import as_numpy
 from headlong.dtypes import Ids
 from headlong.errors import DtypeError, named
 from headlong.integrations.faiss_absent import count
+from headlong.number_checks import flag
 
 Mask = NDArray[np.bool_]
 
@@ -41,10 +42,11 @@ class IDSelectorAll(IDSelector):
 
 
 class IDSelectorRange(IDSelector):
-    """``imin <= id < imax``."""
+    """``imin <= id < imax``; ``assume_sorted`` is FAISS's hint for inverted lists, which nothing here has."""
 
-    def __init__(self, imin: int, imax: int) -> None:
+    def __init__(self, imin: int, imax: int, assume_sorted: bool = False) -> None:
         self.imin, self.imax = (count(end, name, -(2**63)) for end, name in ((imin, "imin"), (imax, "imax")))
+        self.assume_sorted = flag(assume_sorted, "assume_sorted")
 
     def member(self, ids: Ids) -> Mask:
         return (ids >= self.imin) & (ids < self.imax)
@@ -106,6 +108,13 @@ class IDSelectorOr(_Both):
 
     def member(self, ids: Ids) -> Mask:
         return members(self.lhs, ids) | members(self.rhs, ids)
+
+
+class IDSelectorXOr(_Both):
+    """In one of two and not in the other."""
+
+    def member(self, ids: Ids) -> Mask:
+        return members(self.lhs, ids) ^ members(self.rhs, ids)
 
 
 class SearchParameters:

@@ -6,7 +6,8 @@
     arrays    some words of each, at places drawn once, others in the next call: an optimiser's step or a reload writes to all
 
 Both are asked of tensors, since a fused optimiser or ``.data`` writes without being counted. A write to few rows of an array
-is not seen here: ``Layer.stamp`` reads all of it.
+is not seen here: ``Layer.stamp`` reads all of it, as :func:`digest` does, which is asked where somebody else's model learns
+in place, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 from headlong.arrays import Array, kind_of
 from headlong.randomness import stream
 
+RUN, AT_ONCE = 1024, 1 << 16
+"""Words of a run of a digest, and words that are summed at once: those stay in a cache."""
 LOOKS, WORDS = 6, 8
 """Of each array, in as many calls: each word that a scan has driven out of the caches is waited for."""
 
@@ -44,3 +47,24 @@ class WrittenTo:
 
 def _words(array: Array) -> Array:
     return array.reshape(-1).view(f"u{array.itemsize}")
+
+
+def digest(*arrays: Array) -> tuple[Any, ...]:
+    """Shapes, types, and sums modulo 2^64 of the words of each run and of each place in a run, at the price of one reading.
+
+    A write to one word changes both of its sums. What escapes: words at corners of a rectangle of runs and places, whose
+    changes cancel.
+    """
+    return tuple((array.shape, array.dtype.str, *_sums(array)) for array in arrays)
+
+
+def _sums(array: Array) -> tuple[bytes, bytes, bytes]:
+    flat = np.ascontiguousarray(array.T if array.flags.f_contiguous else array).reshape(-1).view(np.uint8)
+    words = flat[: len(flat) // 8 * 8].view(np.uint64)
+    whole, places = len(words) // RUN * RUN, np.zeros(RUN, np.uint64)
+    runs = np.empty(whole // RUN, np.uint64)
+    for start in range(0, whole, AT_ONCE):
+        some = words[start : min(start + AT_ONCE, whole)].reshape(-1, RUN)
+        runs[start // RUN : start // RUN + len(some)] = some.sum(axis=1)
+        places += some.sum(axis=0)
+    return runs.tobytes(), places.tobytes(), flat[8 * whole :].tobytes()

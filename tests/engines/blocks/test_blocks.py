@@ -201,8 +201,7 @@ def test_links_and_the_normaliser_of_the_scored_alone() -> None:
     capped = Layer(layer.weight, layer.bias, hl.SoftCap(3.0))
     top = hl.compile(capped, calibration=hidden, **IDS).topk(hidden[:2], 9)
     check(top, capped, hidden[:2])
-    assert np.isinf(top.error).all()
-    assert (top.lse <= truth(capped, hidden[:2]).lse + 1e-9).all()
+    assert np.isinf(top.error).all() and np.isnan(top.lse).all()
 
 
 def test_a_large_batch_and_a_normaliser_look_at_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:

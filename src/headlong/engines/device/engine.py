@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
-from headlong.engines.arguments import checked_eps, checked_k
+from headlong.engines.arguments import check_told, checked_eps, checked_k, told, untold
 from headlong.engines.contract import Bounded
 from headlong.engines.device.calls import Call, answered, call_of, ids_of
 from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Found, Read
@@ -61,12 +61,15 @@ class DeviceEngine(Bounded):
         call, form = call_of(self.matrix, hidden, allowed, exclude)
         found = self._best(call, k, self.promise.eps if eps is None else checked_eps(eps))
         log_probs, lse, error = self.matrix.said(call, found, single=form.single)
-        return answered(TopK(log_probs, found.ids, found.logits, lse, error, found.sure, self._cost(found)), form)
+        whole = TopK(log_probs, found.ids, found.logits, lse, error, found.sure, self._cost(found))
+        return answered(whole if told(eps, self.promise) else untold(whole), form)
 
     def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
         """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
         if allowed is not None or exclude is not None:
             return self._log_prob_among(hidden, ids, eps, allowed, exclude)
+        if eps is None:
+            check_told("log_prob", None, self.promise)
         call, form = call_of(self.matrix, hidden)
         chosen = ids_of(self.matrix, ids, len(call.x))
         wrong = (chosen < 0) | (chosen >= self.layer.vocab) | call.bad[:, None]
@@ -76,10 +79,12 @@ class DeviceEngine(Bounded):
         scored = chosen.shape[1]
         more = found._replace(rows=found.rows + scored, read=found.read + scored * self.matrix.rows.bytes)
         values, logits = values.masked_fill(wrong, math.nan), logits.masked_fill(wrong, math.nan)
-        return answered(LogProb(values, logits, lse, error, self._cost(more)), form)
+        whole = LogProb(values, logits, lse, error, self._cost(more))
+        return answered(whole if told(eps, self.promise) else untold(whole), form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
+        check_told("lse", eps, self.promise)
         call, form = call_of(self.matrix, hidden, allowed, exclude)
         found = self._best(call, 0, self.promise.eps if eps is None else checked_eps(eps))
         _, lse, error = self.matrix.said(call, found, single=form.single)

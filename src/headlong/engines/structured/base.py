@@ -25,7 +25,7 @@ from headlong import native
 from headlong.answers import Cost, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
 from headlong.dtypes import Doubles, Ids
-from headlong.engines.arguments import Asked, aimed, checked_k
+from headlong.engines.arguments import Asked, aimed, check_told, checked_k, told, untold
 from headlong.engines.class_masks import check_some_left
 from headlong.engines.contract import Bounded
 from headlong.engines.draws import from_kept
@@ -113,7 +113,8 @@ class StructuredEngine(Bounded, ABC):
             error, cost = best.logit_error + best.lse_error, self._cost(best.spent, call)
             return TopK(best.logits - shift, best.ids, best.logits, best.lse, error, best.proved, cost)
 
-        return answer_as(asked.each(answer), asked.form)
+        found = asked.each(answer)
+        return answer_as(found if told(eps, self.promise) else untold(found), asked.form)
 
     def log_prob(
         self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
@@ -121,13 +122,17 @@ class StructuredEngine(Bounded, ABC):
         """The log-probabilities of ``ids [batch, m]``; -inf for a class that the layer gives no probability."""
         if allowed is not None or exclude is not None:
             return self._log_prob_among(hidden, ids, eps, allowed, exclude)
+        if eps is None:
+            check_told("log_prob", None, self.promise)
         call = self._asked(hidden)
         scored = self._score(call.hidden, ids64(ids, len(call.hidden), self.layer.vocab), aimed(eps, self.promise, call.form))
         log_probs, error = scored.logits - scored.lse[:, None], scored.logit_error + scored.lse_error
-        return answer_as(LogProb(log_probs, scored.logits, scored.lse, error, self._cost(scored.spent, call)), call.form)
+        found = LogProb(log_probs, scored.logits, scored.lse, error, self._cost(scored.spent, call))
+        return answer_as(found if told(eps, self.promise) else untold(found), call.form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser of each row, over the classes that are there."""
+        check_told("lse", eps, self.promise)
         asked = self._asked(hidden, allowed, exclude)
 
         def answer(call: Asked, _: int) -> Lse:

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Lse
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
@@ -70,12 +69,10 @@ class BlocksEngine(StructuredEngine):
         logits, found = np.empty(ids.shape), []
         for number, (engine, x) in enumerate(zip(self.parts, self._views(hidden), strict=True)):
             mine = owner == number
+            places = np.where(mine, place - self._firsts[number], 0)
+            found.append(engine.log_prob(x, places if mine.any() else places[:, :0], eps=eps))
             if mine.any():
-                one = engine.log_prob(x, np.where(mine, place - self._firsts[number], 0), eps=eps)
-                logits[mine] = one.logits[mine]
-                found.append(Lse(one.lse, one.error, one.cost))
-            else:
-                found.append(engine.lse(x, eps=eps))
+                logits[mine] = found[-1].logits[mine]
         lse, error = merged_lse(tuple(one.lse for one in found), tuple(one.error for one in found))
         return Scored(logits, lse, self._logit_error(hidden), error, summed([one.cost for one in found]))
 

@@ -21,7 +21,8 @@ from scipy.sparse import issparse
 
 import headlong
 from headlong.arrays import as_numpy, checked_ids
-from headlong.errors import InputError, OptionError, named
+from headlong.errors import DtypeError, IdError, InputError, OptionError, named
+from headlong.layers.written_to import digest
 from headlong.number_checks import flag, whole
 
 LEAST = -float(np.finfo(np.float32).max)
@@ -50,16 +51,32 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
 
     @property
     def engine(self) -> Any:
-        """Over the item factors as they are: made at the first question, and again when other factors were learned."""
-        if self.model.item_factors is None:
-            raise InputError("the model has no item factors; call fit(user_items) first")
-        if self._engine is None or self._of is not self.model.item_factors:
-            self._of = self.model.item_factors
-            users = self.model.user_factors
+        """Over the item factors as they are: made at the first question, and again when others were learned, be it in the same
+        array, as implicit's own ``fit`` and ``partial_fit_items`` do. Every question reads them once to see."""
+        items, users = self._factors("item"), self.model.user_factors
+        now = digest(items)
+        if self._engine is None or self._of != now:
+            self._of = now
             calibration = {} if users is None or not len(users) else {"calibration": users[:: max(1, len(users) // 512)]}
             shared = {"eps": np.inf, "delta": 0.0, **calibration, **self.options}
-            self._engine = headlong.compile(headlong.Layer(self._of, copy=True), **shared)
+            self._engine = headlong.compile(headlong.Layer(items, copy=True), **shared)
         return self._engine
+
+    def _factors(self, of: str) -> NDArray[np.float32]:
+        """``user_factors`` or ``item_factors``; InputError where nothing has been learned."""
+        found: NDArray[np.float32] | None = getattr(self.model, f"{of}_factors")
+        if found is None:
+            raise InputError(f"the model has no {of} factors; call fit(user_items) first")
+        return found
+
+    def _known(self, ids: Any, of: str) -> None:
+        """IdError or DtypeError for what are no users, or no items, of the model; -1 is none."""
+        array, count = as_numpy(ids, f"{of}id"), len(self._factors(of))
+        if array.size and array.dtype.kind not in "iu":
+            raise DtypeError(f"{of}id is {array.dtype}; expected a {of}'s number, or an array of them")
+        if array.size and not 0 <= int(array.min()) <= int(array.max()) < count:
+            wrong = int(array.min()) if array.min() < 0 else int(array.max())
+            raise IdError(f"{of}id holds {wrong}; the model's {of}s are 0 to {count - 1}")
 
     def recommend(
         self,
@@ -77,28 +94,35 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
         if users.ndim > 1 or users.dtype.kind not in "iu":
             raise InputError(f"userid is {named(userid)}; expected a user's number, or an array of them")
         one, users = users.ndim == 0, np.atleast_1d(users)
+        engine = self.engine
+        if not again:
+            self._known(users, "user")
         if seen or again:
             _check_rows(user_items, len(users))
+        if filter_items is not None and not as_numpy(filter_items, "filter_items").size:  # of none
+            filter_items = None
         if items is not None and filter_items is not None:
             raise OptionError("items and filter_items were given; expected one of them")
         hidden = np.atleast_2d(self.model._user_factor(userid, user_items, again))  # noqa: SLF001
         if filter_items is not None:
-            filter_items = ids_of(filter_items, "filter_items", self.engine.layer.vocab)
-        left_out = _seen(user_items, filter_items) if seen else filter_items
-        allowed = None if items is None else ids_of(items, "items", self.engine.layer.vocab)
-        most = self.engine.layer.vocab if allowed is None else len(allowed)
+            filter_items = ids_of(filter_items, "filter_items", engine.layer.vocab)
+        left_out = _seen(user_items, filter_items, engine.layer.vocab) if seen else filter_items
+        allowed = None if items is None else ids_of(items, "items", engine.layer.vocab)
+        most = engine.layer.vocab if allowed is None else len(allowed)
         many = min(whole(N, "N", 1, 2**40), most)
-        top = self.engine.topk(np.ascontiguousarray(hidden), many, allowed=allowed, exclude=left_out)
+        top = engine.topk(np.ascontiguousarray(hidden), many, allowed=allowed, exclude=left_out)
         ids = top.ids.astype(np.int32)
         scores = np.where(ids < 0, LEAST, top.logits).astype(np.float32)
         return (ids[0], scores[0]) if one else (ids, scores)
 
     def similar_items(self, itemid: Any, N: int = 10, *given: Any, **options: Any) -> Any:  # noqa: N803
         """As the model's."""
+        self._known(itemid, "item")
         return self.model.similar_items(itemid, N, *given, **options)
 
     def similar_users(self, userid: Any, N: int = 10, *given: Any, **options: Any) -> Any:  # noqa: N803
         """As the model's."""
+        self._known(userid, "user")
         return self.model.similar_users(userid, N, *given, **options)
 
     def save(self, file: Any) -> None:
@@ -118,13 +142,16 @@ def _check_rows(user_items: Any, users: int) -> None:
 def ids_of(items: Any, name: str, count: int) -> NDArray[np.int64]:
     """Sorted, each once."""
     array = as_numpy(items, name)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or not (len(array) or name == "filter_items"):
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
         raise InputError(f"{name} is {named(items)}; expected items from 0 to {count - 1}, one after the other")
     return np.unique(checked_ids(array, count, name))
 
 
-def _seen(user_items: Any, more: Any) -> Any:
-    """What each user has, and what nobody is to get."""
+def _seen(user_items: Any, more: Any, count: int) -> Any:
+    """What each user has, and what nobody is to get; rows of fewer items are from before others came."""
+    if user_items.shape[1] < count:
+        user_items = user_items.copy()
+        user_items.resize(user_items.shape[0], count)
     if more is None or not len(more):
         return user_items
     rows = np.split(user_items.indices, user_items.indptr[1:-1])

@@ -25,7 +25,7 @@ class HeadlongRanker:
 
     def __init__(self, distance: Distance, subjects_factors: Any, objects_factors: Any, **options: Any) -> None:
         self.distance = Distance(distance)
-        self.subjects = np.asarray(subjects_factors, np.float32)
+        self.subjects = np.array(subjects_factors, np.float32)  # as they are now, like the objects
         objects = np.asarray(objects_factors, np.float32)
         bias = None
         if self.distance == Distance.COSINE:

@@ -33,7 +33,8 @@ from headlong.dtypes import Doubles
 from headlong.engines.arguments import checked_eps, part_of
 from headlong.errors import InputError
 from headlong.integrations.sklearn.ranking import PIECE, Ranking, host_array
-from headlong.integrations.sklearn.sources import check_kind, linear, prepared
+from headlong.integrations.sklearn.sources import check_kind, learned, linear, prepared
+from headlong.layers.written_to import digest
 from headlong.links import Table
 
 SPARE = 4
@@ -111,7 +112,7 @@ class TopKClassifier(Ranking):
         return super().predict_log_proba(X)
 
     def _say_whose_probabilities(self) -> None:
-        check_is_fitted(self)
+        self._follow()
         if self._theirs:
             warnings.warn(f"{self._theirs}; those here are the softmax of its decision values", UserWarning, stacklevel=3)
 
@@ -133,10 +134,17 @@ class TopKClassifier(Ranking):
         """``[vocab]``, and ``[1]`` where there are two classes."""
         return self._offset[1:] - self._offset[:1] if len(self._offset) == 2 else self._offset
 
+    def _follow(self) -> None:
+        """What was learned is read again where the estimator has learned more since: some do in the same arrays."""
+        check_is_fitted(self)
+        if self._seen != digest(*learned(_last(self.estimator_))):
+            self._adopt(self.estimator_)
+
     def _adopt(self, fitted: Any) -> None:
         pipeline = isinstance(fitted, Pipeline)
         self._before: Any = fitted[:-1] if pipeline and len(fitted) > 1 else None
         last = _last(fitted)
+        self._seen = digest(*learned(last))
         found = linear(last)
         self.estimator_, self.classes_ = fitted, found.classes
         if hasattr(fitted, "feature_names_in_") and not pipeline:
@@ -147,17 +155,23 @@ class TopKClassifier(Ranking):
         self.n_features_in_ = weight.shape[1]
         self._weight, self._offset, self._sigmoids, self._above = weight, offset, found.sigmoids, found.above
         self._theirs = "" if found.own else _other_probabilities(last)
-        self.engine_ = self._compiled(self._layer())
+        self.engine_ = self._read()
+
+    def _read(self) -> Any:
+        """Over the classes that have a chance: those that a naive Bayes has not seen yet have none, -inf, and are nobody's."""
+        engine, never = self._compiled(self._layer()), np.flatnonzero(np.isneginf(self._offset))
+        return engine.without(never) if len(never) else engine
 
     def _layer(self) -> headlong.Layer:
         """The coefficients in float32, and how far that can move a decision value: ``rounded * ‖x‖ + shifted``."""
-        weight, offset = self._weight.astype(np.float32), self._offset.astype(np.float32)
+        own = np.where(np.isneginf(self._offset), 0.0, self._offset)
+        weight, offset = self._weight.astype(np.float32), own.astype(np.float32)
         lost = np.sqrt(((weight - self._weight) ** 2).sum(axis=1).max())
-        self._rounded = (float(lost) * (1 + 1e-9), float(np.abs(offset - self._offset).max()))
+        self._rounded = (float(lost) * (1 + 1e-9), float(np.abs(offset - own).max()))
         return headlong.Layer(weight, offset, log_sigmoid() if self._sigmoids else None)
 
     def _rows(self, X: Any) -> Any:  # noqa: N803
-        check_is_fitted(self)
+        self._follow()
         rows = super()._rows(X if self._before is None else self._before.transform(X))
         return prepared(rows, self._above)
 
@@ -194,9 +208,12 @@ class TopKClassifier(Ranking):
         fine = self._sigmoids and asked < FINE  # finer than the table that the engine reads
         while True:
             top = self.engine_.topk(rows, k=min(k + spare, vocab), eps=np.inf if fine else part_of(asked, 0.9))
-            scores = self._again(rows, top.ids)
-            order = np.lexsort((top.ids, -scores), axis=1)[:, :k]
-            best, ids = (np.take_along_axis(part, order, axis=1) for part in (scores, top.ids))
+            named, never = np.array(top.ids), np.flatnonzero(np.isneginf(self._offset))
+            if len(never):  # last, and in their own order
+                named[named < 0] = np.tile(never[: (named[0] < 0).sum()] if len(named) else never, len(named))
+            scores = self._again(rows, named)
+            order = np.lexsort((named, -scores), axis=1)[:, :k]
+            best, ids = (np.take_along_axis(part, order, axis=1) for part in (scores, named))
             reach = self._rounded[0] * np.linalg.norm(rows, axis=1) + self._rounded[1]
             if top.ids.shape[1] == vocab or (top.logits[:, -1] + reach < best[:, -1]).all():
                 lse = self._lse(rows, top.lse, (reach > 0.1 * asked) | fine)
@@ -229,7 +246,7 @@ class TopKClassifier(Ranking):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "classes_" in state:
-            self.engine_ = self._compiled(self._layer())
+            self.engine_ = self._read()
 
 
 FINE = 1e-4

@@ -14,7 +14,7 @@ NearestCentroid              -|(x - c) / s|^2 = 2 <x, c / s^2> - |c / s|^2 - |x 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,12 +90,25 @@ def _checked(found: LinearModel, fitted: Any) -> LinearModel:
         raise ShapeError(
             f"coef_ has {len(found.weight)} rows for {len(found.classes)} classes; expected one row per class"
         )
-    if not (np.isfinite(found.weight).all() and np.isfinite(found.offset).all()):
+    chance = np.isfinite(found.offset)
+    if not (np.isfinite(found.weight).all() and (chance | np.isneginf(found.offset)).all() and chance.any()):
         raise InputError(
-            f"{type(fitted).__name__} has learned infinite or undefined numbers (a class or a word that never occurs, or has "
-            "a sample_weight of 0?); fit it with smoothing"
+            f"{type(fitted).__name__} has learned infinite or undefined numbers (a word that never occurs in a class, or has a "
+            "sample_weight of 0?); fit it with smoothing: alpha above 0"
         )
     return found
+
+
+def learned(fitted: Any) -> Iterator[NDArray[Any]]:
+    """The arrays that a fitted estimator holds, and those of the estimators in it."""
+    for name, value in sorted(vars(fitted).items()):
+        if isinstance(value, list) and name == "estimators_":
+            for part in value:
+                yield from learned(part)
+        elif issparse(value) and name.endswith("_"):
+            yield from (value.data, value.indices, value.indptr)
+        elif isinstance(value, np.ndarray) and name.endswith("_") and not value.dtype.hasobject:
+            yield value
 
 
 def _of_coefficients(fitted: Any) -> LinearModel:
