@@ -70,6 +70,23 @@ def test_topk_prints_a_table_and_says_what_it_left_out(files: Path) -> None:
     assert said.count("proved") >= 20
 
 
+def test_logits_stand_where_log_probabilities_were_not_asked_for(files: Path) -> None:
+    out = files / "ids.safetensors"
+    call("compile", files / "layer.safetensors", "-o", out, "--no-log-probs")
+    layer = files / "layer.safetensors"
+    for asked in ((out,), (layer, "--eps", "inf")):
+        command = ("topk", asked[0], files / "h.npy", "-k", 2, *asked[1:])
+        said = call(*command)
+        assert "class: logit" in said and said.count("no log p") == 20 and "%" not in said.split("class: logit")[1]
+        lines = [json.loads(line) for line in call(*command, "--json").splitlines()]
+        assert all(line["log_probs"] == [None, None] and line["lse"] is line["error"] is None for line in lines)
+        assert f"{lines[0]['ids'][0]}: {lines[0]['logits'][0]:.4g}" in said
+    assert "class: probability" in call("topk", out, files / "h.npy", "--eps", "0.01")
+    call("compile", layer, "-o", out, "--method", "svd", "--option", "width=8", "--calibration", files / "h.npy")
+    said = call("topk", out, files / "h.npy", "-k", 2)
+    assert "class: probability" in said and "open" in said, "estimates that nothing bounds are said, and that nothing does"
+
+
 def test_options_win_over_names(files: Path) -> None:
     source = files / "named.safetensors"
     with_bias = call("topk", f"{source}:out.w:shift", files / "h.npy", "--json")

@@ -122,6 +122,14 @@ def test_what_the_model_inside_has_learned_since_is_asked_for(kind: str) -> None
     check("two rows that changed places")
     theirs.item_factors[200, DIM - 1] += 0.5
     check("one number")
+    theirs.item_factors.setflags(write=False)  # nobody learns in them: which array it is says all
+    check("closed")
+    closed, digests = ours.engine, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headlong.layers.written_to._sums", digests.append)
+        assert ours.engine is closed and not digests
+    theirs.item_factors = theirs.item_factors * np.float32(-1)
+    check("another array")
 
 
 def test_what_implicit_takes_is_taken_and_what_it_cannot_know_is_refused_in_words(pair: Any) -> None:

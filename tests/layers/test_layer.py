@@ -26,6 +26,7 @@ from headlong.errors import (
     VersionError,
 )
 from headlong.layers.matrix import Layer
+from headlong.layers.written_to import digest
 from headlong.links import IDENTITY, Affine, Link, SoftCap
 from headlong.store import open_file, write_file
 
@@ -336,3 +337,23 @@ def test_a_numpy_array_that_was_written_over_is_noticed_and_a_copy_is_not_touche
     with pytest.raises(InputError, match="have changed since this engine was compiled"):
         borrowed.topk(hidden, 3)
     np.testing.assert_array_equal(own.topk(hidden, 3).ids, before)
+
+
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.int8])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (7, 5), (300, 64), (257, 1031)])
+def test_a_digest_changes_with_every_word_and_every_place(shape: tuple[int, int], kind: Any, order: str) -> None:
+    rng = np.random.default_rng(0)
+    whole = rng.integers(-100, 100, (shape[0], 2 * shape[1])).astype(kind)
+    array = whole[:, ::2] if order == "strided" else np.array(whole[:, : shape[1]], order=order)  # type: ignore[call-overload]
+    before = digest(array)
+    assert before == digest(array) and digest(array[:0]) != digest(array.reshape(-1)[:0])
+    for _ in range(20 if array.size else 0):
+        at = tuple(int(rng.integers(0, size)) for size in shape)
+        old = array[at]
+        array[at] = old + 1
+        assert digest(array) != before
+        array[at] = old
+    if shape[0] > 1:
+        array[[0, -1]] = array[[-1, 0]]
+        assert digest(array) != before

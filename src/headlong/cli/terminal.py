@@ -125,12 +125,12 @@ def json_lines(top: TopK, start: int) -> Iterator[dict[str, Any]]:
 def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> ReportTable:
     """A row for each answered query: its best classes with their probabilities, its error and its proof."""
     found = []
-    said = any(line["error"] is not None for line in lines)  # else log-probabilities were not asked for
+    said = any(line["lse"] is not None for line in lines)  # else log-probabilities were not asked for
     for line in lines:
         pairs = zip(line["ids"], line["log_probs" if said else "logits"], strict=True)
         named = ((i, "–" if at is None else percent(math.exp(at)) if said else f"{at:.4g}") for i, at in pairs)
         best = ", ".join(f"{i}: {value}" for i, value in named)
-        error = "no log p" if line["error"] is None else f"{line['error']:.1e}"
+        error = ("open" if said else "no log p") if line["error"] is None else f"{line['error']:.1e}"
         found.append((str(line["row"]), best, error, "proved" if line["proved"] else "not proved"))
     more = f"{rows - len(lines):,} more rows; --json prints all of them." if rows > len(lines) else ""
     return ReportTable("", ("row", "class: probability" if said else "class: logit", "error, nats", "ids"), tuple(found), more)

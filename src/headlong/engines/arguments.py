@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from headlong.answers import Answer, Cost, named_fields
-from headlong.arrays import Form, Given, form_of, hidden64, hidden_rows
+from headlong.arrays import Form, form_of, hidden64, hidden_rows
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.class_masks import all_left, restricted
 from headlong.engines.few_allowed_classes import few_enough

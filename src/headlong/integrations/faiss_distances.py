@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.dtypes import Doubles
+from headlong.randomness import stream
 
 PIECE = 1 << 20
 """Numbers written out at once."""
@@ -96,7 +97,7 @@ def _alike(rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The first row of each group of equal rows, and the group of each row: by a number that is made of all its words, where
     sorting whole rows looks at equal ones again and again."""
     words = np.ascontiguousarray(rows).view(f"u{rows.itemsize}")
-    factors = np.random.default_rng(0).integers(1, 2**63, rows.shape[1], np.uint64)
+    factors = stream("words of equal rows").integers(1, 2**63, rows.shape[1], np.uint64)
     parts = list(pieces(len(rows), rows.shape[1]))
     keys = np.concatenate([words[some].astype(np.uint64) @ factors for some in parts])
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)

@@ -55,8 +55,8 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
         array, as implicit's own ``fit`` and ``partial_fit_items`` do. Every question reads them once to see."""
         items, users = self._factors("item"), self.model.user_factors
         now = digest(items)
-        if self._engine is None or self._of != now:
-            self._of = now
+        if self._engine is None or self._of[0] != now:
+            self._of = now, items  # kept: another array could come to lie where this one was
             calibration = {} if users is None or not len(users) else {"calibration": users[:: max(1, len(users) // 512)]}
             shared = {"eps": np.inf, "delta": 0.0, **calibration, **self.options}
             self._engine = headlong.compile(headlong.Layer(items, copy=True), **shared)
