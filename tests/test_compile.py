@@ -143,7 +143,8 @@ def test_a_trained_layer(
     engine = hl.compile(trained, method, eps=0.2, delta=0.0)
     for eps in (None, math.inf) if level == native.REFERENCE else (None, 0.05, math.inf):
         found = engine.topk(hidden, 10, eps=eps)
-        check_within(found.lse, exact.lse, found.error, 1e-10)
+        if eps != math.inf:
+            check_within(found.lse, exact.lse, found.error, 1e-10)
         assert found.proved.all() and (found.error <= (0.2 if eps is None else eps)).all()
         for b in range(count):
             check_topk(exact.logits[b], found.ids[b], found.logits[b], float(exact.rounding[b]))

@@ -102,10 +102,11 @@ def check(engine: Engine, hidden: np.ndarray, k: int, eps: float, within: float 
     found, exact = engine.topk(hidden, k), truth(engine.layer, hidden)
     for b, reference in enumerate(exact.logits):
         check_topk(reference, found.ids[b], found.logits[b], float(exact.rounding[b]))
+    if math.isinf(eps):
+        assert np.isnan(found.lse).all() and np.isinf(found.error).all()
+        return
     assert (found.error <= (eps if within is None else within)).all()
     assert (np.abs(found.lse - exact.lse) <= found.error).mean() > 0.99
-    if math.isinf(eps):
-        check_within(found.lse, exact.lse, found.error, 1e-9)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -143,7 +144,7 @@ def test_a_normaliser_of_huge_logits_is_within_its_error(monkeypatch: pytest.Mon
     layer, energy = Layer(rng.standard_normal((VOCAB, 200), dtype=np.float32)), np.arange(1.0, 201) ** -1.5
     hidden = rng.standard_normal((600, 200)) * energy
     some, engine = 1e21 * hidden[:64], built(monkeypatch, level, math.inf, layer, hidden)
-    found, exact = engine.topk(some, 1), truth(layer, some)
+    found, exact = engine.topk(some, 1, eps=1e30), truth(layer, some)
     check_within(found.lse, exact.lse, found.error, exact.rounding)
 
 
@@ -298,12 +299,11 @@ def test_a_batch_ends_and_costs_no_more_than_its_queries_alone(name: str) -> Non
 
 
 @pytest.mark.parametrize("spread", [80, 1_000, 8_000])
-def test_normalisers_that_nobody_asked_for_are_finite_and_within_their_error(spread: float) -> None:
+def test_normalisers_that_nobody_asked_for_are_no_numbers_and_cost_no_rows(spread: float) -> None:
     case = Case(spread, batch=64, vocab=9_000, eps=math.inf, norms=0.0)
     outcome = in_limits(play, case)
     assert outcome.right == 1
-    assert np.isfinite(outcome.off).all() and np.isfinite(outcome.best).all()
-    assert (outcome.off <= outcome.error).all()
+    assert np.isnan(outcome.off).all() and np.isnan(outcome.best).all() and np.isinf(outcome.error).all()
     assert outcome.rows < 0.5 * case.batch * case.vocab
 
 
@@ -334,7 +334,7 @@ def test_a_vector_of_zeros_drags_none_along(bias: bool) -> None:
         top = engine.topk(hidden, K, eps=eps)
         assert (top.ids == np.argsort(-logits, axis=1, kind="stable")[:, :K]).all() and top.proved.all()
         exact = np.log(np.exp(logits).sum(axis=1))
-        assert (np.abs(top.lse - exact) <= top.error)[[2, 5]].all()
+        assert math.isinf(eps) or (np.abs(top.lse - exact) <= top.error)[[2, 5]].all()
         assert top.cost.bytes[[2, 5]].max() <= top.cost.bytes.max()
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from headlong.answers import Cost, Sample, Support
 from headlong.arrays import answer_as, as_numpy, form_of
 from headlong.dtypes import UNIT, Doubles, Ids
-from headlong.engines.arguments import RANGES, aimed, checked_hidden
+from headlong.engines.arguments import RANGES, aimed, checked_hidden, part_of
 from headlong.engines.class_masks import Marked, check_some_left, class_mask, classes_of
 from headlong.engines.few_allowed_classes import largest_keys, lse_of
 from headlong.engines.reference.nucleus import nucleus_size
@@ -316,7 +316,7 @@ class _Draws:
         warmth = np.array(self.rules.temperature)
         for one in np.unique(warmth):
             rows = np.flatnonzero(warmth == one).tolist()
-            found = self.engine.tempered_lse(self.rows[rows], float(one), self.aim * ROOM, self.limits(rows))
+            found = self.engine.tempered_lse(self.rows[rows], float(one), part_of(self.aim, ROOM), self.limits(rows))
             self.lse[rows] = found.lse
             terms = self.engine.layer.vocab + 8  # terms of a sum of what is kept
             self.error[rows] = found.error + terms * UNIT * (1 + np.abs(np.where(np.isfinite(found.lse), found.lse, 0.0)))
