@@ -10,6 +10,7 @@ A kind says what its parts are and where they are asked (``_ask``); shards and l
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,7 @@ from headlong.errors import OptionError
 from headlong.promise import Promise
 
 Verb = Callable[[Part], tuple[Array, ...]]
+NEAR = 0.01
 
 
 class Merged(Bounded, ABC):
@@ -108,6 +110,11 @@ class Merged(Bounded, ABC):
         rows, read, dense = columns
         return Cost(np.sum(rows, axis=0), np.sum(read, axis=0), np.any(dense, axis=0), self._path)
 
+    def _aim(self, eps: float | None, call: Asked) -> float:
+        """What parts are asked for; where estimates that nothing bounds are told, the other parts' normalisers join them."""
+        aim = aimed(eps, self.promise, call.form)
+        return NEAR if math.isinf(aim) and told(eps, self.promise) else aim
+
     @property
     def _is_one_part(self) -> bool:
         """Whether one engine has all classes, and filters by itself."""
@@ -116,13 +123,13 @@ class Merged(Bounded, ABC):
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of all parts together."""
         call = self._asked(hidden, allowed, exclude)
-        return answer_as(self._topk(call, checked_k(k, self.layer.vocab), aimed(eps, self.promise, call.form)), call.form)
+        return answer_as(self._topk(call, checked_k(k, self.layer.vocab), self._aim(eps, call)), call.form)
 
     def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
         """The log-normaliser over all classes."""
         check_told("lse", eps, self.promise)
         call = self._asked(hidden, allowed, exclude)
-        return answer_as(self._lse(call, aimed(eps, self.promise, call.form), None), call.form)
+        return answer_as(self._lse(call, self._aim(eps, call), None), call.form)
 
     def log_prob(
         self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
@@ -133,7 +140,7 @@ class Merged(Bounded, ABC):
         if eps is None:
             check_told("log_prob", None, self.promise)
         call = self._asked(hidden)
-        chosen, within = ids64(ids, len(call.hidden), self.layer.vocab), aimed(eps, self.promise, call.form)
+        chosen, within = ids64(ids, len(call.hidden), self.layer.vocab), self._aim(eps, call)
 
         def given(part: Part) -> tuple[Array, ...]:
             logits = part.logits(call.hidden, chosen)
