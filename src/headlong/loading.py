@@ -6,9 +6,12 @@ import dataclasses
 import os
 from typing import Any
 
+import numpy as np
+
 from headlong import native
 from headlong.compile import configured, known
 from headlong.engines.base import Engine
+from headlong.engines.build import checked_norms
 from headlong.engines.changed import Changed
 from headlong.engines.method import METHODS, Method
 from headlong.engines.saved.engine import read_engine
@@ -26,6 +29,8 @@ from headlong.store import open_file
 
 LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
 """What files of layers say that they are."""
+ALIKE = 1e-5
+"""Of the lengths of rows, as another instruction set adds them up."""
 
 
 def load(
@@ -39,9 +44,9 @@ def load(
     """The engine or layer in a file. The start of its ``repr`` says which: ``Engine(``, ``Layer(``, ``TreeLayer(``, ...
 
     ``layer``   of an engine that was saved without its own
-    ``verify``  read the whole file once and compare it with its checksum, since one flipped bit of a plan can make a wrong
-                answer look proved. False: map the file and check only the numbers that bounds are made of; for files that were
-                verified before (``headlong inspect --verify``)
+    ``verify``  read the whole file once and compare it with its checksum, and the lengths of its rows with what it says of
+                them, since one flipped bit of a plan can make a wrong answer look proved. False: map the file and check only
+                the numbers that bounds are made of; for files that were verified before (``headlong inspect --verify``)
     ``mapped``  False: read into memory of its own. A mapped file that is cut off by another program while the engine reads it
                 ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
     """
@@ -60,6 +65,8 @@ def load(
         raise InputError(f"layer is {named(layer)}; {os.fspath(path)} holds an engine over a headlong.Layer")
     saved = read_engine(path, layer, **how)
     with blamed(os.fspath(path)):  # an option that is none, or numbers that the native module refuses
+        if verify and not np.allclose(checked_norms(saved.layer, how["threads"]), saved.norms, rtol=ALIKE, atol=0):
+            raise ValueError("its norms are not those of its rows")
         method = _configured(saved.method, saved.options)
         engine = Engine(
             saved.layer, method, saved.plan, saved.norms, saved.promise,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -199,6 +201,25 @@ def test_contradictions_are_refused(tmp_path: Path, change: str) -> None:
     edited(path, edit)
     with pytest.raises(error):
         hl.load(path)
+
+
+@pytest.mark.parametrize("number", [3e38, -3e38, 1e15])
+@pytest.mark.parametrize("method", ["full", "codes", "svd"])
+def test_rows_that_a_plan_was_not_made_of_are_never_classes_behind_the_last(method: str, number: float, tmp_path: Path) -> None:
+    """70 classes are a tile and some: what pads the second one is no class, whatever the weights of a file have come to."""
+    rng, path = np.random.default_rng(0), tmp_path / "head.safetensors"
+    layer, hidden = hl.Layer(rng.standard_normal((70, 8)).astype(np.float32)), rng.standard_normal((9, 8))
+    hl.compile(layer, method, threads=1).save(path)
+    for rows in (slice(None), slice(60, None), 69):
+        edited(path, lambda r, t, m, rows=rows: t["layer.weight"].__setitem__(rows, number))
+        with pytest.raises(MalformedFileError, match="its norms are not those of its rows|longer than float32 can hold"):
+            hl.load(path)
+        engine = hl.load(path, verify=False)
+        asked: list[tuple[str, dict[str, Any]]] = [("topk", {}), ("topk", {"eps": np.inf}), ("sample", {"seed": 1})]
+        for some, (verb, given) in itertools.product((hidden[:1], hidden), asked):
+            with contextlib.suppress(HeadlongError):
+                ids = getattr(engine, verb)(some, 5, **given).ids
+                assert ((ids >= -1) & (ids < 70)).all()
 
 
 def test_load_opens_an_engine_or_a_layer_and_says_which(tmp_path: Path) -> None:
