@@ -42,7 +42,8 @@ def _numpy(kind: Any, seed: int) -> Callable[[int, int], np.ndarray]:
 
 
 GENERATORS: dict[str, Callable[[int], Callable[[int, int], np.ndarray]]] = {
-    "default_rng": partial(_numpy, np.random.default_rng), "RandomState": partial(_numpy, np.random.RandomState), "torch": _torch,
+    "default_rng": partial(_numpy, np.random.default_rng), "RandomState": partial(_numpy, np.random.RandomState),
+    "torch": _torch,
 }  # fmt: skip
 
 
