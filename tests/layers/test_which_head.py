@@ -127,6 +127,15 @@ def test_the_embedding_of_a_classifier_is_not_its_head(kind: str, tmp_path: Path
     assert "weight=" in str(caught.value)
 
 
+def test_the_embedding_of_a_body_within_another_is_not_the_head(tmp_path: Path) -> None:
+    """BLIP's decoder has a bias beside it, under the decoder's name."""
+    bias = {"text_decoder.cls.predictions.bias": WORDS[:, 0].copy()}
+    tensors = {"text_decoder.bert.embeddings.word_embeddings.weight": WORDS, **bias}
+    folder(tmp_path, tensors, {"architectures": ["BlipForConditionalGeneration"], "model_type": "blip"})
+    with pytest.raises(MissingTensorError, match="no tied embedding was found"):
+        hl.Layer.load(tmp_path)
+
+
 def test_a_model_that_gives_vectors_of_texts_has_no_head(tmp_path: Path) -> None:
     """As sentence-transformers saves Qwen3-Embedding: its class is that of a language model."""
     folder(tmp_path, EMBEDDED, {"architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True})

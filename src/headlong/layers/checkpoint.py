@@ -16,7 +16,7 @@ from headlong.errors import MalformedFileError, MissingFileError, MissingTensorE
 from headlong.layers.codes_and_scales import block_of_config, companions, packed, stored, written_out
 from headlong.layers.conventions import link_of_config
 from headlong.layers.gguf_file import PART, GgufFile, is_gguf
-from headlong.layers.tying import WITH_WORDS, ties
+from headlong.layers.tying import OF_WORDS, WITH_WORDS, ties
 from headlong.links import Link
 from headlong.number_checks import file_name
 from headlong.packed_rows import PackedRows
@@ -141,7 +141,7 @@ class Checkpoint:
             return weight
         config = self.config()
         kinds = [kind for kind in config.get("architectures") or () if isinstance(kind, str)]
-        words = [name for name in self._shards if WORDS.search(name)] if any(map(WITH_WORDS.search, kinds)) else []
+        words = [name for name in self._shards if WORDS.search(name)] if any(map(OF_WORDS.search, kinds)) else []
         layers = [name for name in self._shards if ".layer.0." in name]  # the embedding of another body than these is nobody's
         words = [name for name in words if not layers or any(one.startswith(name.split("embeddings.")[0]) for one in layers)]
         found = [name for name, beside in HEADS.items() if self._has(name) and any(map(beside.search, self._shards))]

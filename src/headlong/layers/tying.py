@@ -47,6 +47,8 @@ WITH_WORDS = re.compile(
     r"|MTModel|M4TModel|M4Tv2Model|DoubleHeadsModel|BertGenerationDecoder|BlockDiffusion|TextToText|SpeechToText)$"
 )
 """Classes that give logits over words. Of others around such a body some classify, some give hidden vectors."""
+OF_WORDS = re.compile(r"(MaskedLM|CausalLM|LMHeadModel|PreTraining|ModelWithLMHead)$")
+"""Those whose tied head may be BERT's ``embeddings.word_embeddings``, with its bias: others have such a body within another."""
 FLAG = "tie_word_embeddings"
 
 
