@@ -107,6 +107,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "Qwen2ForProcessRewardModel": {"score.weight": HEAD[:1]},
     "ElectraForPreTraining": {"discriminator_predictions.dense.weight": HEAD},
     "FunnelForPreTraining": {},
+    "FlavaForPreTraining": {},
     "GritLM": {},
     "T5EncoderModel": {},
     "Qwen3Model": {},

@@ -43,7 +43,7 @@ ARCHITECTURES = frozenset(_ARCHITECTURES.split())
 """Of GGUF files: those whose loader in llama.cpp takes ``token_embd.weight`` in the place of an absent ``output.weight``, and
 whose graph gives logits."""
 WITH_WORDS = re.compile(
-    r"(CausalLM|LMHeadModel|LMHead|ConditionalGeneration|MaskedLM|(?<!ElectraFor)(?<!FunnelFor)PreTraining|ModelWithLMHead"
+    r"(CausalLM|LMHeadModel|LMHead|ConditionalGeneration|MaskedLM|(?<!ElectraFor)(?<!FunnelFor)(?<!FlavaFor)PreTraining|ModelWithLMHead"
     r"|MTModel|M4TModel|M4Tv2Model|DoubleHeadsModel|BertGenerationDecoder|BlockDiffusion|TextToText|SpeechToText)$"
 )
 """Classes that give logits over words. Of others around such a body some classify, some give hidden vectors."""
