@@ -170,24 +170,25 @@ class DirectCall {
     }
 
     nb::object sample(nb::handle hidden, nb::handle n, nb::handle temperature, nb::handle top_k, nb::handle top_p, nb::handle min_p, nb::handle seed,
-                      nb::handle row0, nb::handle class0) const {
+                      nb::handle row0, nb::handle class0, nb::handle eps) const {
         Call call;
         SampleRule rule;
         int64_t draws = 0;
-        if (!begin(hidden, nb::none(), call) || !ranges_.n.read(n, &draws) || !ranges_.temperature.read(temperature, &rule.temperature) ||
+        if (!begin(hidden, eps, call) || !ranges_.n.read(n, &draws) || !ranges_.temperature.read(temperature, &rule.temperature) ||
             !ranges_.top_k.read_or(top_k, 0, &rule.top_k) || !ranges_.top_p.read_or(top_p, 1, &rule.top_p) ||
             !ranges_.min_p.read_or(min_p, 0, &rule.min_p) || !ranges_.row0.read(row0, &rule.row0) || !ranges_.class0.read(class0, &rule.class0))
             return nb::none();
         if (seed.is_none()) rule.seed = fresh_seed();
         else if (!ranges_.seed.read(seed, &rule.seed)) return nb::none();
         rule.n = static_cast<int>(draws);
-        if (rule.top_k >= reader_.executor->vocab) rule.top_k = 0;  // to keep all is no filter, and costs none
-        call.question.eps = kInf;  // no sample asks for a normaliser
+        const bool weighed = std::isfinite(call.question.eps);
+        if (weighed && reader_.executor->preview.budget > 0) return nb::none();  // whose estimates have no error
+        call.question.eps *= ranges_.float32_room;                               // the rest is for sums of what is kept
         std::vector<Answer> answers;
         std::vector<Draw> drawn;
         unlocked([&] { answers = reader_.sample(call.rows, call.count, {rule}, call.question, &drawn); });
         if (answers.empty()) return nb::none();
-        return end(hidden, sample_of(answers, drawn, rule.n));
+        return end(hidden, call.single ? sample_of<float>(answers, drawn, rule, weighed) : sample_of<double>(answers, drawn, rule, weighed));
     }
 
   private:
@@ -292,8 +293,9 @@ class DirectCall {
         return classes_.log_prob(log_probs, logits, lses, errors, cost_of(answers, m));
     }
 
-    nb::object sample_of(const std::vector<Answer>& answers, const std::vector<Draw>& draws, int64_t n) const {
-        const auto count = static_cast<int64_t>(answers.size());
+    template <typename T>
+    nb::object sample_of(const std::vector<Answer>& answers, const std::vector<Draw>& draws, const SampleRule& rule, bool weighed) const {
+        const auto count = static_cast<int64_t>(answers.size()), n = static_cast<int64_t>(rule.n);
         auto [ids, id] = fresh<int64_t>(count, n);
         auto [logits, logit] = fresh<double>(count, n);
         auto [scores, score] = fresh<double>(count, n);
@@ -304,7 +306,20 @@ class DirectCall {
             score[i] = draws[i].score;
             proved[i] = draws[i].proved;
         }
-        return classes_.sample(ids, logits, scores, proofs, cost_of(answers, 0), nb::none(), nb::none(), nb::none(), nb::none());
+        if (!weighed) return classes_.sample(ids, logits, scores, proofs, cost_of(answers, 0), nb::none(), nb::none(), nb::none(), nb::none());
+        auto [log_probs, log_prob] = fresh<T>(count, n);
+        auto [masses, mass] = fresh<T>(count);
+        auto [errors, error] = fresh<T>(count);
+        const Executor& e = *reader_.executor;
+        for (int64_t q = 0; q < count; ++q) {
+            const double lse = answers[q].lse, summed = static_cast<double>(e.vocab + 8) * 0x1p-53 * (1 + std::fabs(lse));
+            double lost = 0;
+            for (int64_t i = q * n; i < (q + 1) * n; ++i)
+                log_prob[i] = rounded<T>(draws[i].id < 0 ? -kInf : e.linked(draws[i].z) / rule.temperature - lse, &lost);
+            mass[q] = rounded<T>(answers[q].kept, &lost);
+            error[q] = rounded_up<T>(answers[q].error + summed + lost);
+        }
+        return classes_.sample(ids, logits, scores, proofs, cost_of(answers, 0), log_probs, masses, errors, nb::none());
     }
 
     // `lost` of each: what rounding took of its other numbers.
@@ -360,7 +375,7 @@ void bind_direct_call(nb::module_& m) {
         .def("lse", &DirectCall::lse, nb::arg("hidden").none(), nb::arg("eps").none())
         .def("log_prob", &DirectCall::log_prob, nb::arg("hidden").none(), nb::arg("ids").none(), nb::arg("eps").none())
         .def("sample", &DirectCall::sample, nb::arg("hidden").none(), nb::arg("n").none(), nb::arg("temperature").none(), nb::arg("top_k").none(), nb::arg("top_p").none(),
-             nb::arg("min_p").none(), nb::arg("seed").none(), nb::arg("row0").none(), nb::arg("class0").none());
+             nb::arg("min_p").none(), nb::arg("seed").none(), nb::arg("row0").none(), nb::arg("class0").none(), nb::arg("eps").none());
 }
 
 }  // namespace headlong

@@ -71,25 +71,21 @@ class BoundReader {
     }
 
     nb::object sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t row0,
-                      std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance) const {
-        return drawn(hidden, {SampleRule{n, temperature, top_k, top_p, min_p, seed, row0, class0}}, asked(hidden, kInf, mask, threads, delta, chance));
+                      std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance, double eps) const {
+        return drawn(hidden, {SampleRule{n, temperature, top_k, top_p, min_p, seed, row0, class0}}, asked(hidden, eps, mask, threads, delta, chance));
     }
 
     // Each row by a rule of its own: temperatures, top_ks, top_ps, min_ps, seeds and rows are [batch].
     nb::object sample_each(Doubles hidden, int n, Doubles temperature, Ids top_k, Doubles top_p, Doubles min_p, Words seed, Words row,
-                           std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance) const {
+                           std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance, double eps) const {
         const size_t batch = hidden.shape(0);
-        check(reader_.codes != nullptr, "codes draw by several rules");
         for (size_t size : {temperature.size(), top_k.size(), top_p.size(), min_p.size(), seed.size(), row.size()})
             check(size == batch && batch > 0, "a rule for each row");
         std::vector<SampleRule> rules;
         for (size_t q = 0; q < batch; ++q)
             rules.push_back({n, temperature.data()[q], top_k.data()[q], top_p.data()[q], min_p.data()[q], seed.data()[q], row.data()[q], class0});
-        return drawn(hidden, rules, asked(hidden, kInf, mask, threads, delta, chance));
+        return drawn(hidden, rules, asked(hidden, eps, mask, threads, delta, chance));
     }
-
-    // Whether draws of one row by this rule begin with a search by blocks.
-    bool searches(int64_t top_k, double top_p, double min_p) const { return reader_.searches(1, SampleRule{1, 1, top_k, top_p, min_p}); }
 
     const char* isa() const { return reader_.executor->isa; }
     nb::object capsule() const { return kept_[0].attr("capsule"); }
@@ -124,7 +120,7 @@ class BoundReader {
         const size_t B = answers.size(), N = static_cast<size_t>(rules.front().n);
         return named("FoundDraws", column(draws, &Draw::id, {B, N}), column(draws, &Draw::z, {B, N}), column(draws, &Draw::score, {B, N}),
                      column(draws, &Draw::proved, {B, N}), column(answers, &Answer::rows), column(answers, &Answer::bytes),
-                     column(answers, &Answer::dense));
+                     column(answers, &Answer::dense), column(answers, &Answer::lse), column(answers, &Answer::error), column(answers, &Answer::kept));
     }
 
     nb::tuple kept_;
@@ -146,10 +142,10 @@ void bind_reader(nb::module_& m) {
         .def("logits", &BoundReader::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
         .def("sample", &BoundReader::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
              nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(), nb::arg("threads") = 0, nb::arg("class0") = 0,
-             nb::arg("delta") = 0.0, nb::arg("chance") = 0)
+             nb::arg("delta") = 0.0, nb::arg("chance") = 0, nb::arg("eps") = kInf)
         .def("sample_each", &BoundReader::sample_each, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
-             nb::arg("min_p"), nb::arg("seed"), nb::arg("row"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"))
-        .def("searches", &BoundReader::searches, nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"))
+             nb::arg("min_p"), nb::arg("seed"), nb::arg("row"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"),
+             nb::arg("eps") = kInf)
         .def_prop_ro("isa", &BoundReader::isa)
         .def_prop_ro("capsule", &BoundReader::capsule)
         .def_prop_ro("estimates", &BoundReader::estimates)

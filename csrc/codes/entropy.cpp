@@ -56,7 +56,7 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
     if (static_cast<int64_t>(masses.heads.size()) > most_scored(codes)) return false;
     const Exponent exponents(codes, question.beta);
     const double shift = exponents.at(query, masses.edge);
-    Weighed near;
+    Near near;
     Question finer = question;
     finer.eps *= kExact;
     const double logit = dot_error(e, query.hidden) * question.beta + allow_float32(e, query.hidden, finer, near);

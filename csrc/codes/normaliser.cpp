@@ -58,7 +58,7 @@ std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, 
     return found;
 }
 
-void score_asked(const Executor& e, const double* hidden, const Weighed& near, std::vector<Scored>& rows, int threads, Answer& answer) {
+void score_asked(const Executor& e, const double* hidden, const Near& near, std::vector<Scored>& rows, int threads, Answer& answer) {
     for (const Scored& row : rows) prefetch_row(e.weight, static_cast<int64_t>(e.row_bytes()), row.id);
     score_near(e, hidden, near, rows, threads);
     answer.rows += static_cast<int64_t>(rows.size());
@@ -72,7 +72,7 @@ bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q
     const Exponent exponent(codes, question.beta);
     const double shift = exponent.at(query, masses.edge);
     // Rows in float32 where what that loses is little of eps.
-    Weighed near;
+    Near near;
     double fixed = dot_error(e, query.hidden) * question.beta + kSumError + allow_float32(e, query.hidden, question, near) + 0x1p-50 * (std::fabs(shift) + 64);
     if (!(question.eps > fixed)) return false;
     const auto term = [&](double z) { return std::exp(exponent.above(z, query, masses.edge)); };

@@ -158,7 +158,7 @@ inline uint64_t masses_of_tile(const Exponent& exponent, const Question& questio
 }
 
 // codes/normaliser.cpp: scores rows of a bet, all of them asked for before the first is read
-void score_asked(const Executor& e, const double* hidden, const Weighed& near, std::vector<Scored>& rows, int threads, Answer& answer);
+void score_asked(const Executor& e, const double* hidden, const Near& near, std::vector<Scored>& rows, int threads, Answer& answer);
 
 // What masses may be too large by that were put at the floor, all together and in units of the edge.
 inline double too_large(const Codes& codes) { return static_cast<double>(codes.rows->vocab) * std::exp(kFloor * (1 - 0x1p-10)); }

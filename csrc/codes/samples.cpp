@@ -1,5 +1,5 @@
-// Draws from codes: the estimates of all classes and their radii are kept, a few queries at a time, and each query's draws are made of
-// them as of any others (sampling/sample.cpp).
+// Draws of all classes from codes: estimates and radii are kept, a few queries at a time, and each query's draws are made of them as of any
+// others (sampling/sample.cpp).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,13 +11,6 @@ namespace headlong {
 namespace {
 
 constexpr int64_t kKeptBytes = int64_t{1} << 25;  // of estimates at once
-
-// How many standard deviations a class may be off. The winner of a draw must not be missed, nor the best class; a nucleus goes by both
-// ends of all.
-double kappa_for(const SampleRule& rule, int64_t vocab, double delta) {
-    if (rule.top_k > 0) return kappa_of(static_cast<double>(rule.top_k), delta);
-    return rule.top_p < 1 ? kappa_of(2.0 * static_cast<double>(vocab), delta / 2) : kappa_of(1.0 + rule.n, delta);
-}
 
 // The estimates of some queries, [query][tiles * 64], and the radii of their tiles, [query][tiles].
 struct Kept {
@@ -47,10 +40,10 @@ Kept scan_and_keep(const Codes& codes, const PreparedCodes& all, double kappa, i
     return kept;
 }
 
-Estimates estimates_of(const Codes& codes, const PreparedCodes& prepared, const Kept& kept, int64_t q, const Question& question, int64_t row) {
+Estimates estimates_of(const Codes& codes, const PreparedCodes& prepared, const Kept& kept, int64_t q, const Question& question, int64_t row, double beta) {
     const Executor& e = *codes.rows;
     Estimates all;
-    all.hidden = prepared.queries[q].hidden, all.may_bet = true;  // its rule knows which row it is
+    all.hidden = prepared.queries[q].hidden;
     all.est.resize(e.padded), all.rad.resize(e.padded);
     float top = -std::numeric_limits<float>::infinity();
     // The sum of an estimate and what joins it is rounded once more.
@@ -68,7 +61,7 @@ Estimates estimates_of(const Codes& codes, const PreparedCodes& prepared, const 
             if ((allowed >> i & 1) == 0) to[i] = -std::numeric_limits<float>::infinity(), rad[i] = 0;
         for (int64_t i = 0; i < kTile; ++i) top = std::max(top, to[i]);
     }
-    all.shift = top > -std::numeric_limits<float>::infinity() ? e.linked(top) * question.beta : -kInf;
+    all.shift = top > -std::numeric_limits<float>::infinity() ? e.linked(top) * beta : -kInf;
     return all;
 }
 
@@ -80,18 +73,7 @@ std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, 
     const int each = rules.front().n;
     draws->assign(n * each, Draw{});
     std::vector<Answer> answers(n);
-    double kappa = 0;
-    for (const SampleRule& rule : rules) kappa = std::max(kappa, kappa_for(rule, e.vocab, question.delta));
-    const auto rule_of = [&](int64_t q) {
-        SampleRule rule = rules[rules.size() > 1 ? q : 0];
-        if (rules.size() == 1) rule.row0 += q;
-        return rule;
-    };
-    const auto asked_by = [&](const SampleRule& rule) {
-        Question asked = question_of(rule, question, e.vocab);
-        asked.delta = question.delta / 2;  // that of the bets on a nucleus
-        return asked;
-    };
+    const double kappa = kappa_of(1.0 + each, question.delta);  // no winner may be missed, nor the best class
     std::vector<int64_t> left;
     const int64_t at_once = std::max<int64_t>(kLanes, kKeptBytes / (4 * e.padded) / kLanes * kLanes);
     for (int64_t start = 0; start < n; start += at_once) {
@@ -101,27 +83,21 @@ std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, 
         std::vector<uint8_t> open(some);
         const int inside = some < 2 * question.threads ? question.threads : 1;  // threads of one query
         const auto resolve = [&](int64_t q) {
-            Answer& answer = answers[start + q];
+            const int64_t row = start + q;
+            Answer& answer = answers[row];
             answer.bytes = codes.bytes() / static_cast<double>(some);
             open[q] = 1;
             if (!prepared.queries[q].usable) return;
-            const SampleRule rule = rule_of(start + q);
-            const Question asked = asked_by(rule);
-            Estimates all = estimates_of(codes, prepared, kept, q, asked, start + q);
-            Draw* own = draws->data() + (start + q) * each;
-            open[q] = !resolve_sample(e, all, asked, rule, inside, own, answer);
+            Estimates all = estimates_of(codes, prepared, kept, q, question, row, 1 / rules[row].temperature);
+            Draw* own = draws->data() + row * each;
+            open[q] = !draw_plainly(e, all, rules[row], inside, own, answer);
             for (int i = 0; i < each; ++i) own[i].proved = own[i].proved && !(question.delta > 0);
         };
         each_resolved(some, question.threads, inside > 1, resolve);
         for (int64_t q = 0; q < some; ++q)
             if (open[q]) left.push_back(start + q);
     }
-    for (int64_t row : left) {
-        answers[row].dense = true;
-        SampleRule rule = rule_of(row);
-        rule.row0 -= row;  // rows of a call are counted from there
-        finish_samples(e, hidden, {row}, asked_by(rule), rule, *draws, answers);
-    }
+    if (!left.empty()) finish_samples(e, hidden, left, question, rules, *draws, answers);
     return answers;
 }
 

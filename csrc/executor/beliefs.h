@@ -21,26 +21,20 @@ inline bool by_upper(const Hit& a, const Hit& b) { return a.upper > b.upper || (
 // hold: -inf and 0 stand there.
 struct Estimates {
     const double* hidden = nullptr;
-    int64_t row = 0;           // of the batch
     Scratch<float> est, rad;   // [padded]
     std::vector<Scored> scored;
     double shift = -kInf;      // of the largest exponent
-    bool given = false;        // a published method's: estimates are taken for the truth
-    bool may_bet = false;
 };
 
-// For every class exp(estimate - shift), how far its term may be from that, and the sum of the former: see sampling/nucleus_from_intervals.cpp.
-struct Weighed {
-    Scratch<float> middle, gap;
-    double sum = 0;
-    float shift = 0, slop = 0;
-    std::vector<float> floats;  // the hidden vector, where float32 is close enough for rows of the normaliser
+// The hidden vector in float32, where that is close enough for rows of a normaliser.
+struct Near {
+    std::vector<float> floats;
 };
 
 // A class with its key link(z) / T + gumbel.
 struct Keyed {
-    int64_t id;
-    double z, key;
+    int64_t id = -1;
+    double z = -kInf, key = -kInf;
 };
 
 // The keys of one draw: upper ends of all classes that are not scored.
@@ -49,18 +43,6 @@ struct Keys {
     Scratch<float> upper;
     std::vector<float> largest;  // of each chunk; they may have fallen since
     Scratch<uint32_t> words;     // the first 32 bits of the noise of all classes, where many were scored before; or empty
-};
-
-// Whether a class is in the nucleus, and whether that is proved.
-struct Side {
-    bool known = false, inside = false, proved = false;
-};
-
-// What decides whether class `of` is in the nucleus, and which way it is to be shown: see sampling/nucleus_from_intervals.cpp.
-struct Sides {
-    Scored of;
-    double top_p, beta;
-    bool inside;
 };
 
 }  // namespace headlong

@@ -104,6 +104,12 @@ void every_logit(const Executor& e, const double* hidden, const std::vector<int6
     });
 }
 
+// Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
+double exact_error(const Executor& e, const double* hidden, double beta, double lse) {
+    if (lse == -kInf) return 0;  // of no class
+    return dot_error(e, hidden) * beta + 0x1p-52 * (static_cast<double>(e.vocab) + 16 + 4 * std::fabs(lse));
+}
+
 void finish(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                       std::vector<Answer>& answers) {
     const int64_t all = pieces(e), k = question.k;
@@ -150,9 +156,7 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         std::sort(answer.best.begin(), answer.best.end(), orders[q]);
         orders[q].settle(answer.best);
         answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
-        // Float64 all the way: the dot products, a sum of positive terms, an exp and a link of a few roundings each.
-        answer.error = dot_error(e, hidden + rows[q] * e.dim) + 0x1p-52 * (static_cast<double>(e.vocab) + 16 + 4 * std::fabs(shift));
-        if (shift == -kInf) answer.error = 0;  // of no class
+        answer.error = exact_error(e, hidden + rows[q] * e.dim, question.beta, shift);
         if (question.entropy) {  // a logit's error moves it by p |log p + entropy| times that
             answer.entropy = sum > 0 ? std::max(0.0, std::log(sum) - moment / sum) : 0;
             answer.error *= 1 + 2 * answer.entropy;

@@ -41,8 +41,8 @@ inline double log_prob_of(const Executor& e, const Answer& answer, double z) {
 std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question);
 // Exact logits of m classes for each of them.
 void logits(const Executor& e, const double* hidden, int64_t count, const int64_t* ids, int64_t m, int threads, double* out);
-// rule.n draws for each of them.
-std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule, const Question& question,
+// Draws for each of them by a rule of its own, as many by every rule, whose filters keep all.
+std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
                            std::vector<Draw>* draws);
 
 // The Gumbel noise of a class: Philox4x32-10 words, see sampling/philox.h.

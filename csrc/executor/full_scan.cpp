@@ -79,7 +79,7 @@ class Scan {
             if (first > 0 && !of.rest(hits, first, most, at_once(question_.k), [&] { return answer.best.back().z; })) return false;
         }
         Interval lse = normaliser(q, hits, answer.best);
-        lse.error += dot_error(e_, hidden_of(q));
+        lse.error += dot_error(e_, hidden_of(q)) * question_.beta;
         answer.lse = lse.value;
         answer.error = lse.error;
         answer.proved = true;

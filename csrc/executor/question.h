@@ -36,6 +36,7 @@ struct SampleRule {
     uint64_t seed = 0, row0 = 0;
     int64_t class0 = 0;  // the id of the first class, where the layer is a shard of a larger one: noise goes by that
 
+    bool keeps_all() const { return top_k == 0 && top_p >= 1 && !(min_p > 0); }
     int64_t name(int64_t id) const { return id + class0; }
 };
 
@@ -47,6 +48,7 @@ struct Answer {
     std::vector<Scored> best;
     double lse = 0, error = kInf;
     double entropy = 0;  // where it was asked for: the error is its own
+    double kept = 0;     // of draws: the log of the mass that filters keep, within `error`
     bool proved = false, dense = false;
     int64_t rows = 0;
     double bytes = 0;

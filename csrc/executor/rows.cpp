@@ -15,7 +15,7 @@ double length_of(const Executor& e, const double* hidden) { return std::sqrt(std
 }  // namespace
 
 double float_error(const Executor& e, double shift, double beta) {
-    const double own = e.link.form == LinkForm::softcap ? e.link_a * beta * 0x1p-19 : e.link.form == LinkForm::table ? e.link.slop * beta + e.link_b : 0;
+    const double own = e.link.form == LinkForm::softcap ? e.link_a * beta * 0x1p-19 : e.link.form == LinkForm::table ? (e.link.slop + e.link_b) * beta : 0;
     return (std::fabs(shift) + 64) * (e.link.form == LinkForm::table ? 0x1p-21 : 0x1p-22) + own;
 }
 
@@ -24,7 +24,7 @@ double dot_error(const Executor& e, const double* hidden) {
     return static_cast<double>(e.dim + 8) * 0x1p-53 * (e.most_norm * length_of(e, hidden) + 1) * steepest + own;
 }
 
-double allow_float32(const Executor& e, const double* hidden, const Question& question, Weighed& w) {
+double allow_float32(const Executor& e, const double* hidden, const Question& question, Near& w) {
     const double length = length_of(e, hidden);
     const double steepest = std::max(e.link.form == LinkForm::softcap ? 1.0 : static_cast<double>(e.link_a), 1.0) * question.beta;
     const double lost = float_unit(e.dim) * e.most_norm * length * steepest;
@@ -61,7 +61,7 @@ void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, i
     });
 }
 
-void score_near(const Executor& e, const double* hidden, const Weighed& w, std::vector<Scored>& rows, int threads) {
+void score_near(const Executor& e, const double* hidden, const Near& w, std::vector<Scored>& rows, int threads) {
     if (w.floats.empty()) return score(e, hidden, rows, threads);
     score_by<int32_t, float>(e, rows, 32, 32768, threads, [&](const int32_t* ids, int64_t count, float* z) {
         dot_floats(*e.kernels, e.weight, e.kind, e.dim, ids, count, w.floats.data(), z);

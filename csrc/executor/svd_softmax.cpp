@@ -94,23 +94,21 @@ std::vector<Answer> ask_preview(const Executor& e, const double* hidden, int64_t
     return answers;
 }
 
-std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule, const Question& question, std::vector<Draw>* draws) {
+std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
+                                   std::vector<Draw>* draws) {
     std::vector<Answer> answers(count);
     const std::vector<int64_t> left = over_queries(e, hidden, count, question, answers, [&](int64_t row, AllEstimates& all, int64_t q, int threads, Answer& answer) {
-        Estimates known;
         float* est = all.est.data() + q * e.padded;
-        known.hidden = hidden + row * e.dim, known.row = row, known.given = true;
-        known.shift = all.top[q] > -std::numeric_limits<float>::infinity() ? e.linked(all.top[q]) * question.beta : -kInf;
         double lse = 0;
-        known.scored = spend_budget(e, known.hidden, est, question, threads, &lse);
-        answer.rows += static_cast<int64_t>(known.scored.size());
-        answer.bytes += static_cast<double>(known.scored.size()) * e.row_bytes();
-        known.est.resize(e.padded), known.rad.resize(e.padded);
-        std::copy_n(est, e.padded, known.est.data());
-        std::fill_n(known.rad.data(), e.padded, 0.f);
-        return resolve_sample(e, known, question, rule, threads, draws->data() + row * rule.n, answer);
+        const std::vector<Scored> scored = spend_budget(e, hidden + row * e.dim, est, question, threads, &lse);
+        answer.rows += static_cast<int64_t>(scored.size());
+        answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
+        std::vector<double> z(est, est + e.vocab);
+        for (const Scored& one : scored) z[one.id] = one.z;
+        draw_from_all(e, z.data(), rules[row], kInf, draws->data() + row * rules[row].n, answer);
+        return true;
     });
-    if (!left.empty()) finish_samples(e, hidden, left, question, rule, *draws, answers);
+    if (!left.empty()) finish_samples(e, hidden, left, question, rules, *draws, answers);
     for (Draw& draw : *draws) draw.proved = false;
     return answers;
 }

@@ -114,12 +114,13 @@ void raise_to(std::atomic<float>& threshold, float value);
 
 // executor/svd_softmax.cpp: published answers, which are not proved
 std::vector<Answer> ask_preview(const Executor& e, const double* hidden, int64_t count, const Question& question);
-std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int64_t count, const SampleRule& rule, const Question& question, std::vector<Draw>* draws);
+std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
+                                   std::vector<Draw>* draws);
 
 // executor/rows.cpp: logits of some rows; in float32 where that was allowed, which returns what it loses
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
-double allow_float32(const Executor& e, const double* hidden, const Question& question, Weighed& w);
-void score_near(const Executor& e, const double* hidden, const Weighed& w, std::vector<Scored>& rows, int threads);
+double allow_float32(const Executor& e, const double* hidden, const Question& question, Near& w);
+void score_near(const Executor& e, const double* hidden, const Near& w, std::vector<Scored>& rows, int threads);
 // What float32 arithmetic may add to lse: link, temperature and shift of terms within 64 nats of the largest one.
 double float_error(const Executor& e, double shift, double beta);
 // What float64 accumulation may add to an exact logit, and the link to its exponent.
@@ -128,32 +129,37 @@ double dot_error(const Executor& e, const double* hidden);
 // codes/prepare.cpp: draws are made from a seed and the query's content, so that a query has one answer
 uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed);
 
-// sampling/nucleus_from_intervals.cpp: the nucleus
-Side side_of_nucleus(const Executor& e, Estimates& all, const Question& question, double top_p, const Scored& of, double odds, uint64_t key, int threads,
-                     Answer& answer);
-
 // sampling/filters.cpp: how many of masses that fall are in the nucleus, `target` being top_p of all: a class stays while those better than
 // it have less, the best whatever comes
 size_t nucleus_size(const std::vector<double>& mass, double target);
 
-// sampling/sample.cpp, sampling/gumbel_keys.cpp: samples; false where all rows are better read
-Question question_of(const SampleRule& rule, const Question& question, int64_t vocab);
-bool resolve_sample(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
-bool find_best(const Executor& e, Estimates& all, int64_t k, int threads, std::vector<Scored>& best, Answer& answer);
-void score_known(const Executor& e, Estimates& all, std::vector<Scored>& rows, int threads, Answer& answer);
+// sampling/filters.cpp: of classes sorted by logit, what top_p and min_p leave; `total`: the mass that top_p is of, in units of the first's,
+// 0 where no others are
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule, double total = 0);
-Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw);
-bool best_keys(const Executor& e, Estimates& all, const SampleRule& rule, int64_t m, int threads, Keys& keys, std::vector<Keyed>& best, Answer& answer);
-bool draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
+// The largest key link(z) / T + gumbel of some classes, and its place among them.
+Draw pick(const Executor& e, const Scored* kept, size_t count, const SampleRule& rule, uint32_t draw, size_t* place = nullptr);
+// What the best classes of an answer and its normaliser say of draws by a rule: `more` where classes behind them may pass, `all` where every
+// logit is to decide.
+enum class Verdict { drawn, more, all };
+Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, const SampleRule& rule, double eps, Draw* draws);
+
+// sampling/sample.cpp, sampling/gumbel_keys.cpp: the largest keys of all classes; false where all rows are better read
+bool draw_plainly(const Executor& e, Estimates& all, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
+void score_known(const Executor& e, Estimates& all, std::vector<Scored>& rows, int threads, Answer& answer);
+bool best_key(const Executor& e, Estimates& all, const SampleRule& rule, int threads, Keys& keys, Keyed& best, Answer& answer);
 
 // executor/dense_pass.cpp: every row in float64; sampling/dense.cpp
 int64_t pieces(const Executor& e);
 bool all_zero(const Executor& e, const double* hidden);
+double exact_error(const Executor& e, const double* hidden, double beta, double lse);
 void every_logit(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                            const Visit& visit);
 void finish(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                       std::vector<Answer>& answers);
+// Draws of rows by a rule each, from every logit; and, where eps is finite, the normaliser and the mass that is kept.
 void finish_samples(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
-                              const SampleRule& rule, std::vector<Draw>& draws, std::vector<Answer>& answers);
+                              const std::vector<SampleRule>& rules, std::vector<Draw>& draws, std::vector<Answer>& answers);
+// The draws of one row whose logits are [vocab], -inf where a class is not there.
+void draw_from_all(const Executor& e, const double* z, const SampleRule& rule, double eps, Draw* draws, Answer& answer);
 
 }  // namespace headlong

@@ -11,6 +11,9 @@
 namespace headlong {
 namespace {
 
+constexpr int64_t kFirstOfFilters = 128, kMoreOfFilters = 8;  // classes that filters are looked for in, and how many times more where they go on
+constexpr double kNearEnough = 0.01;  // of a normaliser: about that share of draws falls between both ends of a nucleus
+
 // The normaliser is that of the scored classes alone: a lower bound, and its error is infinite.
 Answer best_of(const Executor& e, const SearchResult& found) {
     Answer answer;
@@ -29,11 +32,6 @@ Answer best_of(const Executor& e, const SearchResult& found) {
 
 // Whether blocks are worth their while.
 bool Reader::searches(int64_t count, int64_t k) const { return blocks != nullptr && k <= (count <= max_batch ? max_k : max_k_of_batches); }
-
-bool Reader::searches(int64_t count, const SampleRule& rule) const {
-    if (rule.top_k > 0) return searches(count, rule.top_k);
-    return rule.top_p >= 1 && !(rule.min_p > 0) && samples && every && searches(count, 1);
-}
 
 std::vector<Answer> Reader::lse(const double* rows, int64_t count, const Question& question) const {
     if (!every) return {};
@@ -84,45 +82,114 @@ std::vector<Answer> Reader::entropy(const double* rows, int64_t count, Question 
 
 std::vector<Answer> Reader::sample(const double* rows, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
                                    std::vector<Draw>* draws) const {
-    std::vector<Answer> answers = draw(rows, count, rules, question, draws);
+    std::vector<Answer> answers(count);
+    const int each = rules.front().n;
+    draws->assign(count * each, Draw{});
+    std::vector<SampleRule> own;
+    for (int64_t q = 0; q < count; ++q) {
+        own.push_back(rules[rules.size() > 1 ? q : 0]);
+        if (rules.size() == 1) own.back().row0 += q;
+        if (own.back().top_k >= executor->vocab) own.back().top_k = 0;  // to keep all is no filter, and costs none
+    }
+    if (executor->preview.budget > 0) return headlong::sample(*executor, rows, count, own, question, draws);  // as published, filters included
+    std::vector<int64_t> left(count);
+    std::iota(left.begin(), left.end(), 0);
+    while (!left.empty()) {  // rows at one temperature, with filters or without, together
+        const SampleRule& first = own[left.front()];
+        const auto alike = [&](int64_t q) { return own[q].temperature == first.temperature && own[q].keeps_all() == first.keeps_all(); };
+        const auto others = std::stable_partition(left.begin(), left.end(), alike);
+        const std::vector<int64_t> some(left.begin(), others);
+        left.erase(left.begin(), others);
+        Question asked = question;
+        asked.beta = 1 / first.temperature;
+        const bool done = first.keeps_all() ? draw_from_all(rows, some, own, asked, draws, answers) : draw_from_best(rows, some, own, asked, draws, answers);
+        if (!done) return {};
+    }
     if (!says_proved(question))
         for (Draw& one : *draws) one.proved = false;
     return answers;
 }
 
-std::vector<Answer> Reader::draw(const double* rows, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
-                                 std::vector<Draw>* draws) const {
-    const SampleRule& rule = rules.front();
-    std::vector<Answer> answers(count);
-    if (rules.size() == 1 && searches(count, rule)) {
-        if (rule.top_k == 0) return sample_by_blocks(*executor, *blocks, rows, count, rule, question, draws);
-        if (draw_of_best(rows, count, rule, question, &answers, draws)) return answers;
+// The largest keys of all classes; the normaliser is a question of its own.
+bool Reader::draw_from_all(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
+                           std::vector<Draw>* draws, std::vector<Answer>& answers) const {
+    const SomeRows part(rows, some, question, executor->dim, executor->vocab);
+    const auto n = static_cast<int64_t>(some.size());
+    std::vector<SampleRule> own;
+    for (int64_t row : some) own.push_back(rules[row]);
+    Question asked = part.question;
+    asked.eps = kInf;
+    std::vector<Draw> drawn;
+    std::vector<Answer> found;
+    const auto follow = [&](int64_t q) { return own[q].seed == own[0].seed && own[q].row0 == own[0].row0 + static_cast<uint64_t>(q); };
+    bool one_rule = true;
+    for (int64_t q = 0; q < n; ++q) one_rule &= follow(q);
+    if (one_rule && samples && every && searches(n, 1)) found = sample_by_blocks(*executor, *blocks, part.hidden.data(), n, own[0], asked, &drawn);
+    else if (!every) return false;
+    else if (codes != nullptr) found = headlong::sample(*codes, part.hidden.data(), n, own, asked, &drawn);
+    else found = headlong::sample(*executor, part.hidden.data(), n, own, asked, &drawn);
+    if (std::isfinite(question.eps)) {
+        std::vector<Answer> norms = lse(part.hidden.data(), n, part.question);
+        for (int64_t q = 0; q < n; ++q) {
+            found[q].lse = norms[q].lse, found[q].error = norms[q].error, found[q].kept = 0;
+            found[q].rows += norms[q].rows, found[q].bytes += norms[q].bytes, found[q].dense |= norms[q].dense;
+        }
     }
-    if (!every) return {};
-    std::vector<Answer> others = codes != nullptr ? headlong::sample(*codes, rows, count, rules, question, draws)
-                                                  : headlong::sample(*executor, rows, count, rule, question, draws);
-    for (int64_t q = 0; q < count; ++q) {  // and what the search read
-        others[q].rows += answers[q].rows;
-        others[q].bytes += answers[q].bytes;
+    const int each = own[0].n;
+    for (int64_t q = 0; q < n; ++q) {
+        std::copy_n(drawn.begin() + q * each, each, draws->begin() + some[q] * each);
+        answers[some[q]] = std::move(found[q]);
     }
-    return others;
+    return true;
 }
 
-// Draws under top_k, which need no normaliser; false where blocks do not find its classes, with what the search took.
-bool Reader::draw_of_best(const double* rows, int64_t count, const SampleRule& rule, const Question& question, std::vector<Answer>* answers,
-                          std::vector<Draw>* draws) const {
-    const int64_t k = std::min(rule.top_k, executor->vocab);
-    draws->assign(count * rule.n, Draw{});
-    const std::vector<SearchResult> found = search(*blocks, rows, count, k, question.mask, question.mask_per_row, question.threads);
-    for (int64_t q = 0; q < count; ++q) {
-        (*answers)[q].rows = found[q].rows;
-        (*answers)[q].bytes = found[q].bytes;
+// Filters go by the best classes and the normaliser, which one scan finds: more classes where those do not decide, every logit where a draw
+// falls between both ends of a nucleus.
+bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
+                            std::vector<Draw>* draws, std::vector<Answer>& answers) const {
+    std::vector<int64_t> wanted(some.size()), fully;
+    for (size_t i = 0; i < some.size(); ++i) wanted[i] = rules[some[i]].top_k > 0 ? rules[some[i]].top_k : kFirstOfFilters;
+    std::vector<uint8_t> done(some.size());
+    while (true) {
+        int64_t k = executor->vocab + 1;
+        for (size_t i = 0; i < some.size(); ++i)
+            if (!done[i]) k = std::min(k, std::min(wanted[i], executor->vocab));
+        if (k > executor->vocab) break;
+        std::vector<int64_t> now, place;
+        bool weighs = std::isfinite(question.eps);
+        for (size_t i = 0; i < some.size(); ++i) {
+            if (done[i] || std::min(wanted[i], executor->vocab) != k) continue;
+            if (4 * k > executor->vocab && every) {  // codes would read all rows
+                fully.push_back(some[i]), done[i] = 1;
+                continue;
+            }
+            now.push_back(some[i]), place.push_back(static_cast<int64_t>(i));
+            weighs |= rules[some[i]].top_k == 0 && rules[some[i]].top_p < 1;
+        }
+        if (now.empty()) continue;
+        const SomeRows part(rows, now, question, executor->dim, executor->vocab);
+        Question asked = part.question;
+        asked.k = k;
+        asked.eps = weighs ? std::min(question.eps, kNearEnough) : kInf;
+        std::vector<Answer> found = find_best(part.hidden.data(), static_cast<int64_t>(now.size()), asked);
+        if (found.empty()) return false;
+        for (size_t i = 0; i < now.size(); ++i) {
+            Answer& answer = answers[now[i]];
+            found[i].rows += answer.rows, found[i].bytes += answer.bytes, found[i].dense |= answer.dense;
+            answer = std::move(found[i]);
+            const Verdict verdict = draw_among(*executor, answer, asked, rules[now[i]], question.eps, &(*draws)[now[i] * rules[now[i]].n]);
+            if (verdict == Verdict::more && wanted[place[i]] < executor->vocab) {
+                wanted[place[i]] *= kMoreOfFilters;
+                continue;
+            }
+            if (verdict != Verdict::drawn) {
+                if (!every) return false;
+                fully.push_back(now[i]);
+            }
+            done[place[i]] = 1;
+        }
     }
-    if (!std::all_of(found.begin(), found.end(), [](const SearchResult& one) { return one.done; })) return false;
-    for (int64_t q = 0; q < count; ++q) {
-        const std::vector<Scored> kept = filtered(*executor, found[q].best, rule);
-        for (int i = 0; i < rule.n; ++i) (*draws)[q * rule.n + i] = pick(*executor, kept, rule, q, i);
-    }
+    if (!fully.empty()) finish_samples(*executor, rows, fully, question, rules, *draws, answers);
     return true;
 }
 

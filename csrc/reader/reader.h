@@ -31,19 +31,20 @@ struct Reader {
     std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;
     std::vector<Answer> lse(const double* rows, int64_t count, const Question& question) const;
     std::vector<Answer> entropy(const double* rows, int64_t count, Question question) const;
-    // As many draws by every rule; one rule is for rows that count up from its first, or each has its own, which codes alone know.
+    // As many draws by every rule; one rule is for rows that count up from its first, or each has its own. Where eps is finite, with the
+    // normaliser at the rule's temperature and the mass that is kept.
     std::vector<Answer> sample(const double* rows, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
                                std::vector<Draw>* draws) const;
-    // Whether draws by this rule begin with a search by blocks.
-    bool searches(int64_t count, const SampleRule& rule) const;
 
   private:
     bool says_proved(const Question& question) const { return blocks == nullptr || !(question.delta > 0); }
-    std::vector<Answer> find_best(const double* rows, int64_t count, const Question& question) const;
-    std::vector<Answer> draw(const double* rows, int64_t count, const std::vector<SampleRule>& rules, const Question& question, std::vector<Draw>* draws) const;
     bool searches(int64_t count, int64_t k) const;
-    bool draw_of_best(const double* rows, int64_t count, const SampleRule& rule, const Question& question, std::vector<Answer>* answers,
-                      std::vector<Draw>* draws) const;
+    std::vector<Answer> find_best(const double* rows, int64_t count, const Question& question) const;
+    // Of some rows, a rule for each of all; false where not every class is known.
+    bool draw_from_all(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
+                       std::vector<Draw>* draws, std::vector<Answer>& answers) const;
+    bool draw_from_best(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
+                        std::vector<Draw>* draws, std::vector<Answer>& answers) const;
 };
 
 }  // namespace headlong

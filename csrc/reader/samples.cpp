@@ -44,7 +44,7 @@ void add_lucky(const Executor& e, const SampleRule& rule, uint64_t row, uint32_t
 Answer by_all(const Executor& e, const double* hidden, int64_t q, SampleRule rule, Question question, std::vector<Draw>* draws) {
     rule.row0 += q;
     if (question.mask_per_row) question.mask += q * e.vocab;
-    return sample(e, hidden + q * e.dim, 1, rule, question, draws).front();
+    return sample(e, hidden + q * e.dim, 1, {rule}, question, draws).front();
 }
 
 }  // namespace

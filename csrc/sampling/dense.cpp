@@ -1,6 +1,7 @@
 // Samples of queries whose every logit was computed: no more classes are sorted than filters ask for, and the noise of a class is looked
 // at in full only where its high word lets it win.
 #include <algorithm>
+#include <cmath>
 
 #include "executor/verbs.h"
 #include "runtime/pool.h"
@@ -61,9 +62,24 @@ Draw best_of_all(const Executor& e, const std::vector<Scored>& kept, const Sampl
 
 }  // namespace
 
+void draw_from_all(const Executor& e, const double* z, const SampleRule& rule, double eps, Draw* draws, Answer& answer) {
+    const std::vector<Scored> kept = kept_of(e, z, rule);
+    for (int i = 0; i < rule.n; ++i) draws[i] = best_of_all(e, kept, rule, rule.row0, static_cast<uint32_t>(i));
+    if (!std::isfinite(eps)) return;
+    const double beta = 1 / rule.temperature;
+    double top = -kInf, sum = 0, own = 0;
+    for (int64_t id = 0; id < e.vocab; ++id)
+        if (z[id] > -kInf) top = std::max(top, e.linked(z[id]) * beta);
+    for (int64_t id = 0; id < e.vocab; ++id)
+        if (z[id] > -kInf) sum += std::exp(e.linked(z[id]) * beta - top);
+    for (const Scored& one : kept) own += std::exp(e.linked(one.z) * beta - top);
+    answer.lse = top + std::log(sum);
+    answer.kept = std::min(0.0, std::log(own / sum));
+}
+
 // Logits are held for as many queries at once as memory is worth.
 void finish_samples(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
-                              const SampleRule& rule, std::vector<Draw>& draws, std::vector<Answer>& answers) {
+                              const std::vector<SampleRule>& rules, std::vector<Draw>& draws, std::vector<Answer>& answers) {
     const size_t at_once = std::max<int64_t>(1, kHeldBytes / (8 * e.vocab));
     for (size_t start = 0; start < rows.size(); start += at_once) {
         const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + at_once));
@@ -75,11 +91,14 @@ void finish_samples(const Executor& e, const double* hidden, const std::vector<i
         Turns<int> next;
         run_parallel(std::min(question.threads, n), [&](int) {
             for (int q = next++; q < n; q = next++) {
-                const std::vector<Scored> kept = kept_of(e, logits.data() + q * e.vocab, rule);
-                for (int i = 0; i < rule.n; ++i)
-                    draws[some[q] * rule.n + i] = best_of_all(e, kept, rule, rule.row0 + some[q], static_cast<uint32_t>(i));
-                answers[some[q]].rows += e.vocab;
-                answers[some[q]].bytes += static_cast<double>(e.vocab) * e.row_bytes() / n;
+                const int64_t row = some[q];
+                const SampleRule& rule = rules[row];
+                Answer& answer = answers[row];
+                draw_from_all(e, logits.data() + q * e.vocab, rule, question.eps, draws.data() + row * rule.n, answer);
+                answer.error = exact_error(e, hidden + row * e.dim, 1 / rule.temperature, answer.lse);
+                answer.dense = true;
+                answer.rows += e.vocab;
+                answer.bytes += static_cast<double>(e.vocab) * e.row_bytes() / n;
             }
         });
     }

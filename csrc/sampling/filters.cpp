@@ -1,18 +1,14 @@
-// The filters of a sampler: top_k, top_p, min_p.
+// The filters of a sampler: top_k, top_p, min_p, in this order.
 //
-// They never sort V classes: the classes are taken in the order of their keys and the first that passes is the sample. min_p
-// is a floor below the best logit; whether a class is in the nucleus of top_p depends on the mass of the classes better than
-// it: see sampling/nucleus_from_intervals.cpp. The same filters where every logit is known: sampling/dense.cpp; where blocks find
-// the best: reader/reader.cpp.
+// They never sort V classes: the best of them, best first, and the normaliser decide. A class is in the nucleus of top_p while those better than
+// it have less than top_p of all mass, so both ends of the normaliser give the least and the most classes that are; which of them it is matters
+// only where a draw falls between. min_p is a floor below the best logit. The same filters where every logit is known: sampling/dense.cpp.
+#include <algorithm>
+#include <cmath>
+
 #include "executor/verbs.h"
-#include "normaliser/draw_points.h"
 
 namespace headlong {
-namespace {
-
-constexpr int64_t kFirst = 1;  // classes by key at first
-
-}  // namespace
 
 size_t nucleus_size(const std::vector<double>& mass, double target) {
     double before = 0;
@@ -36,59 +32,61 @@ std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, cons
     return sorted;
 }
 
-Draw pick(const Executor& e, const std::vector<Scored>& kept, const SampleRule& rule, uint64_t row, uint32_t draw) {
+Draw pick(const Executor& e, const Scored* kept, size_t count, const SampleRule& rule, uint32_t draw, size_t* place) {
     Draw out;
-    for (const Scored& s : kept) {
-        const double key = e.linked(s.z) / rule.temperature + gumbel(rule.seed, rule.row0 + row, draw, rule.name(s.id));
-        if (out.id < 0 || key > out.score) out = {s.id, s.z, key, true};
+    for (size_t i = 0; i < count; ++i) {
+        const double key = e.linked(kept[i].z) / rule.temperature + gumbel(rule.seed, rule.row0, draw, rule.name(kept[i].id));
+        if (out.id >= 0 && !(key > out.score) && !(key == out.score && kept[i].id < out.id)) continue;
+        out = {kept[i].id, kept[i].z, key, true};
+        if (place != nullptr) *place = i;
     }
     return out;
 }
 
-// top_p and min_p over all classes.
-bool draw_filtered(const Executor& e, Estimates& all, const Question& question, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
-    std::vector<Scored> best;
-    if (!find_best(e, all, question.k, threads, best, answer)) return false;
-    if (best.empty()) return true;  // no class may be answered
-    const double floor = rule.min_p > 0 ? e.linked(best[0].z) * question.beta + std::log(rule.min_p) : -kInf;
-    // Where delta allows it, a bet decides; the decisions of a query share delta. What is better than a class inside is inside.
-    const bool may_bet = question.delta > 0 && all.may_bet;
-    const uint64_t key = may_bet ? key_of(all.hidden, e.dim, question.seed) : 0;
-    Scored within = best[0], beyond{-1, -kInf};
-    double decided = 0;
-    bool proved = true, within_proved = true, beyond_proved = true;
-    const auto in_nucleus = [&](const Scored& s, bool* inside) {
-        if (rule.top_p >= 1 || s.id == best[0].id) return *inside = true, true;
-        if (s.id == within.id || better(s, within)) return proved = proved && within_proved, *inside = true, true;
-        if (beyond.id >= 0 && (s.id == beyond.id || better(beyond, s))) return proved = proved && beyond_proved, *inside = false, true;
-        const double odds = may_bet ? (decided + 1) * (decided + 2) / question.delta : 0;
-        const Side side = side_of_nucleus(e, all, question, rule.top_p, s, odds, mix(key + static_cast<uint64_t>(decided)), threads, answer);
-        ++decided;
-        (side.inside ? within : beyond) = s;
-        (side.inside ? within_proved : beyond_proved) = side.proved;
-        proved = proved && side.proved;
-        return *inside = side.inside, side.known;
-    };
-    for (int i = 0; i < rule.n; ++i) {
-        Keys keys;
-        keys.draw = static_cast<uint32_t>(i);
-        bool drawn = false;
-        size_t seen = 0;
-        proved = true;
-        for (int64_t m = kFirst; !drawn; m *= 4) {
-            std::vector<Keyed> first;
-            if (!best_keys(e, all, rule, m, threads, keys, first, answer)) return false;
-            for (; seen < first.size() && !drawn; ++seen) {
-                const Keyed& next = first[seen];
-                bool inside = false;
-                if (e.linked(next.z) * question.beta < floor && next.id != best[0].id) continue;
-                if (!in_nucleus({next.id, next.z}, &inside)) return false;
-                if (inside) draws[i] = {next.id, next.z, next.key, proved}, drawn = true;
-            }
-            if (!drawn && static_cast<int64_t>(first.size()) < m) return false;
-        }
+Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, const SampleRule& rule, double eps, Draw* draws) {
+    const std::vector<Scored>& best = answer.best;
+    if (best.empty() || !std::isfinite(e.linked(best[0].z))) return Verdict::all;
+    const double beta = 1 / rule.temperature, top = e.linked(best[0].z) * beta;
+    const size_t there = rule.top_k > 0 ? std::min<size_t>(rule.top_k, best.size()) : best.size();
+    const bool whole = there < best.size() || static_cast<int64_t>(best.size()) < asked.k || rule.top_k > 0;  // no other may pass
+    std::vector<double> mass(there);
+    double sum = 0;
+    for (size_t i = 0; i < there; ++i) sum += mass[i] = std::exp(e.linked(best[i].z) * beta - top);
+    size_t least = there, most = there;  // classes that pass
+    double next = 1;                     // what the last of the nucleus has at the most, as a share of all
+    if (rule.top_p < 1 && whole) {
+        least = most = nucleus_size(mass, rule.top_p * sum);
+    } else if (rule.top_p < 1) {
+        const double low = std::exp(answer.lse - answer.error - top), high = std::exp(answer.lse + answer.error - top);
+        if (!(low > 0) || !std::isfinite(high)) return Verdict::all;
+        least = nucleus_size(mass, rule.top_p * low), most = nucleus_size(mass, rule.top_p * high);
+        next = mass[least - 1] / low;
     }
-    return true;
+    const bool by_mass = least < most;
+    if (rule.min_p > 0) {
+        const double floor = std::log(rule.min_p);
+        size_t above = 1;
+        while (above < most && e.linked(best[above].z) * beta - top >= floor) ++above;
+        least = std::min(least, above), most = std::min(most, above);
+    }
+    if (!whole && most == there) return Verdict::more;
+    for (int i = 0; i < rule.n; ++i) {
+        size_t place = 0;
+        draws[i] = pick(e, best.data(), most, rule, static_cast<uint32_t>(i), &place);
+        draws[i].proved = answer.proved;
+        if (place >= least) return Verdict::all;
+    }
+    if (!std::isfinite(eps)) return Verdict::drawn;
+    double low = 0, high = 0;  // of what is kept, both ends
+    for (size_t i = 0; i < most; ++i) high += mass[i], low += i < least ? mass[i] : 0;
+    low = std::log(low) + top - answer.lse, high = std::log(high) + top - answer.lse;
+    if (by_mass && least < most) {  // a nucleus has top_p and less than its last class more
+        low = std::max(low - answer.error, std::log(rule.top_p)), high = std::min(high + answer.error, std::log(rule.top_p + next));
+        answer.error = std::max(answer.error, 0.5 * (high - low) + 0x1p-50);
+        if (!(answer.error <= eps)) return Verdict::all;
+    }
+    answer.kept = std::min(0.0, 0.5 * (low + high));
+    return Verdict::drawn;
 }
 
 }  // namespace headlong

@@ -27,17 +27,17 @@ from headlong.answers import Cost, Entropy, LogProb, Lse, Sample, TopK
 from headlong.arrays import answer_as, ids64
 from headlong.dtypes import UNIT, Doubles
 from headlong.engines.arguments import RANGES, Asked, aimed, check_told, checked_k, told, untold
-from headlong.engines.class_masks import check_some_left
+from headlong.engines.class_masks import all_left, check_some_left
 from headlong.engines.contract import Changeable, Common
 from headlong.engines.direct_call import direct
-from headlong.engines.draws import Rules
-from headlong.engines.few_allowed_classes import ListedClasses, listed, listed_classes, lse_of, sample_of, topk_of
+from headlong.engines.draws import ROOM, Rules
+from headlong.engines.few_allowed_classes import ListedClasses, few_enough, listed, listed_classes, lse_of, sample_of, topk_of
 from headlong.engines.method import EngineParts, Method, option_names
 from headlong.engines.promise_failures import normalised
 from headlong.engines.reference.codes import CodesInNumPy
 from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix
-from headlong.engines.sampling_filters import Filters, Sieve
+from headlong.engines.sampling_filters import Filters
 from headlong.engines.saved.engine import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer
@@ -221,15 +221,20 @@ class Engine(Changeable, Common):
     def _of_draws(self, drawn: native.FoundDraws) -> Sample:
         return Sample(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._cost(drawn))
 
-    def _in_one_scan(self, rule: Sieve) -> bool:
-        return self._by_codes is not None and not self._by_codes.searches(rule.top_k, rule.top_p, rule.min_p)
-
-    def _drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, allowed: Any = None) -> Sample:
-        """Draws of each row by a rule of its own, in one scan."""
-        mask = None if allowed is None else allowed.mask
+    def drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: native.Mask) -> Sample | None:
+        if self._direct is None or (math.isfinite(aim) and self.plan.preview is not None):  # whose estimates have no error
+            return None
+        if mask is not None and any(few_enough(left, self.layer.vocab) for left in all_left(mask)):
+            return None
         each = [np.array(part, kind) for part, kind in zip(rules, RULES, strict=True)]
-        threads = native.threads(self._threads)
-        return self._of_draws(self._by_codes.sample_each(hidden, n, *each, mask, threads, class0, *self._bet))
+        executor: Any = self._executor
+        found = executor.sample_each(hidden, n, *each, mask, native.threads(self._threads), class0, *self._bet, aim * ROOM)
+        drawn = self._of_draws(found)
+        if math.isinf(aim):
+            return drawn
+        log_probs = self.exponents(found.logits) / np.array(rules.temperature)[:, None] - found.lse[:, None]
+        summed = (self.layer.vocab + 8) * UNIT * (1 + np.abs(found.lse))
+        return dataclasses.replace(drawn, log_probs=log_probs, kept=found.kept, error=found.error + summed)
 
     def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
         """The normaliser of ``f(z) / temperature``: without a bias that of ``hidden / temperature``, by the same plan."""

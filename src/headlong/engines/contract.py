@@ -40,15 +40,15 @@ from headlong.engines.arguments import (
 )
 from headlong.engines.class_masks import class_mask
 from headlong.engines.direct_call import Direct
-from headlong.engines.draws import rules_of
+from headlong.engines.draws import Rules, rules_of
 from headlong.engines.entropy import entropy, scanned
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.promise_failures import ROUNDING, Check, Progress, check, float64_error, longest_row, normalised
 from headlong.engines.ranked import ranked
-from headlong.engines.sampling_filters import Filters, Sieve
+from headlong.engines.sampling_filters import Filters
 from headlong.errors import InputError, UnsupportedError
 from headlong.layers.written_to import WrittenTo
-from headlong.native import FoundEntropy
+from headlong.native import FoundEntropy, Mask
 from headlong.number_checks import flag, whole
 
 
@@ -133,15 +133,14 @@ class Common(ABC):
         ``seed``      a draw depends on (seed, position, class) alone, in any batch; None draws a fresh seed
         ``position``  the row's place in its text or stream; None numbers the rows of the call 0, 1, ...: rows with the same
                       seed and position share their noise
-        ``eps``       how far ``log_probs`` and ``kept`` may be off, None: what is promised; inf: ids alone, from one scan
-                      of the layer, where the others may take two more
+        ``eps``       how far ``log_probs`` and ``kept`` may be off, None: what is promised; inf: ids alone
         ``ties``      of equal logits at the k-th place "ids" keeps the smaller ids, "all" all of them, as transformers does
         ``support``   True: the ids that the filters keep, too
         ``top_k``     as many as there are classes, or more, keeps all, as in transformers
         ``class0``    the number of the first class, where the layer is a part of a larger one
-        With a ``delta`` above 0, a statistical test on sampled rows may decide whether a class is in the nucleus. It is wrong
-        for a row with probability at most ``delta``, and such draws are not ``proved``. Its log-probabilities, and the mass
-        that is kept, rest on one more answer each, which may fail as often.
+        With filters one scan gives the best classes and the normaliser, which decide what is kept; without them the draw and
+        the normaliser are a scan each. With a ``delta`` above 0 either fails for a row with probability at most ``delta``, and
+        such draws are not ``proved``.
         """
         if class0 and not self.may_be_shard:
             raise UnsupportedError(
@@ -155,14 +154,14 @@ class Common(ABC):
         shape = getattr(hidden, "shape", None)
         count = len(hidden) if isinstance(hidden, (list, tuple)) or (isinstance(shape, tuple) and shape) else 0  # refused below
         first = draws.first_of(position, count)
-        plain = math.isinf(eps) and ties == "ids" and not support and first is not None
+        plain = ties == "ids" and not support and first is not None
         if plain and self._direct is not None and allowed is None and exclude is None:
-            found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0)
+            found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0, eps)
             if found is not None:
                 return found
         n, class0 = checked_n(n), whole(class0, "class0", *RANGES["class0"])
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        if plain and not any(map(draws.is_each, (*filters.values(), seed))):
+        if plain and math.isinf(eps) and not any(map(draws.is_each, (*filters.values(), seed))):
             one = rules_of(1, engine.layer.vocab, seed, first, **filters)
             return self._sample(hidden, one.filters(0, n, class0), allowed, exclude)
         rules = rules_of(count, engine.layer.vocab, seed, position, **filters)
@@ -173,12 +172,13 @@ class Common(ABC):
         """Draws by checked filters, rows at consecutive positions: what engines that are made of others ask for."""
         found = None
         if self._direct is not None and allowed is None:
-            found = self._direct.sample(hidden, *filters._replace(top_k=filters.top_k or None))  # type: ignore[arg-type]
+            named = filters._replace(top_k=filters.top_k or None)  # type: ignore[arg-type]
+            found = self._direct.sample(hidden, *named, math.inf)
         return self._sample(hidden, filters, allowed, None) if found is None else found
 
-    def _in_one_scan(self, rule: Sieve) -> bool:
-        """Whether ``_drawn_each`` draws rows with filters like these at once, each by a rule of its own."""
-        return False
+    def drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: Mask) -> Sample | None:
+        """Draws of each row by a rule of its own, with log-probabilities where ``aim`` is finite; None where a kind has none."""
+        return None
 
     def agree(self, question: tuple[Any, ...]) -> None:  # noqa: B027  # most have nobody to agree with
         """Where others have to ask the same at the same time: that they do."""

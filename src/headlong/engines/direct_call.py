@@ -30,7 +30,17 @@ class Direct(Protocol):
     def log_prob(self, hidden: Any, ids: Any, eps: Any) -> LogProb | None: ...
 
     def sample(
-        self, hidden: Any, n: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any, seed: Any, row0: Any, class0: Any
+        self,
+        hidden: Any,
+        n: Any,
+        temperature: Any,
+        top_k: Any,
+        top_p: Any,
+        min_p: Any,
+        seed: Any,
+        row0: Any,
+        class0: Any,
+        eps: Any,
     ) -> Sample | None: ...
 
 

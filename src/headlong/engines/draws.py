@@ -8,9 +8,9 @@
 
 so ``log_probs - kept`` are log-probabilities of what was drawn from. Filters are top_k, then top_p, then min_p, as in
 transformers. Of equal logits at the k-th place the smaller ids are kept (``ties="ids"``), or all of them (``ties="all"``).
-Rows without filters, or with top_p alone, are drawn by the engine's own search for the largest key; others from the classes
-that are kept. A nucleus that goes on beyond its first classes has ``top_p`` of the mass and less than one class more, which is
-``kept`` as finely as ``error`` says.
+An engine over a native reader answers all of it in one question (``csrc/reader/reader.cpp``). Here is the long way, for other
+kinds, for ties and for the support: rows without filters are drawn by the engine's own search for the largest key, others from
+the classes that are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.arguments import RANGES, aimed, checked_hidden, part_of
 from headlong.engines.class_masks import Marked, check_some_left, class_mask, classes_of
 from headlong.engines.few_allowed_classes import largest_keys, lse_of
-from headlong.engines.reference.nucleus import nucleus_size
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Filters, Ranked, Sieve, decided
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.links import evaluated
@@ -123,16 +122,17 @@ def sample(
     aim = aimed(eps, engine.promise, form)
     noise = [np.array(part, np.uint64) for part in rules[4:]]
     engine.agree(("sample", rows, n, *(np.array(part, np.float64) for part in rules[:4]), *noise, aim, ties, support))
+    if ties == "ids" and not support and len(rows):
+        at_once: Sample | None = engine.drawn_each(rows, n, rules, class0, aim, mask)
+        if at_once is not None:
+            return answer_as(at_once, form)
     whole_answer = support or math.isfinite(aim) or ties == "all"
     found = _Draws(engine, rows, n, rules, class0, mask, aim)
     each = range(len(rows))
     sifted = [row for row in each if whole_answer and not rules.sieve(row).keeps_all]
-    nuclei = [] if support or math.isinf(aim) else [row for row in sifted if rules.sieve(row).by_mass_alone]
-    sifted = [row for row in sifted if row not in set(nuclei)]
     found.draw_plainly([row for row in each if row not in set(sifted)])
     if math.isfinite(aim):
         found.normalise()
-    sifted += found.weigh_nuclei(nuclei)
     if sifted:
         found.draw_from_kept(sifted, ties == "all")
     answer = Sample(found.ids, found.logits, found.score, found.proved, found.cost())
@@ -182,8 +182,7 @@ class _Draws:
         self.ids, self.proved = np.full(shape, -1, np.int64), np.ones(shape, bool)
         self.logits, self.score = np.full(shape, -math.inf), np.full(shape, -math.inf)
         self.kept: list[Ids | None] = [None] * len(rows)
-        self.mass = np.zeros(len(rows))  # its log, of those; of others ``share`` is the log of their part of all
-        self.share = np.zeros(len(rows))
+        self.mass = np.zeros(len(rows))  # its log, of those; others keep all
         self.lse, self.error = np.zeros(len(rows)), np.zeros(len(rows))
         self._spent = np.zeros(len(rows), np.int64), np.zeros(len(rows)), np.zeros(len(rows), bool)
         self._path, link = engine.name, getattr(engine.layer, "link", None)
@@ -209,13 +208,7 @@ class _Draws:
         return Cost(*self._spent, self._path)
 
     def draw_plainly(self, rows: list[int]) -> None:
-        """By the engine's own search: in one call those that it scans for at once, each by a rule of its own."""
-        at_once = [row for row in rows if self.engine._in_one_scan(self.rules.sieve(row))]  # noqa: SLF001
-        if len(runs(at_once, self.rules)) > 1:
-            each, limits = self.rules.of(at_once), self.limits(at_once)
-            self._take(at_once, self.engine._drawn_each(self.rows[at_once], self.n, each, self.class0, **limits))  # noqa: SLF001
-            drawn = set(at_once)
-            rows = [row for row in rows if row not in drawn]
+        """By the engine's own search."""
         for run in runs(rows, self.rules):
             filters = self.rules.filters(run[0], self.n, self.class0)
             self._take(run, self.engine.drawn(self.rows[run], filters, **self.limits(run)))
@@ -225,41 +218,10 @@ class _Draws:
             getattr(self, name)[rows] = getattr(drawn, name)
         self.count(rows, drawn.cost)
 
-    def weigh_nuclei(self, rows: list[int]) -> list[int]:
-        """What ``top_p`` alone keeps of rows that are drawn: of the best classes, or top_p and less than the
-        last of these more. Returns the rows of which that is not clear: they are drawn again from the classes that are kept.
-        """
-        if not rows:
-            return []
-        k = min(FIRST_CANDIDATES, self.engine.layer.vocab)
-        top = self.engine.topk(self.rows[rows], k, eps=self.engine.exact_at, **self.limits(rows))
-        self.count(rows, top.cost)
-        left = []
-        for place, row in enumerate(rows):
-            rule = self.rules.sieve(row)
-            there = top.ids[place] >= 0
-            exponents = self.engine.exponents(top.logits[place][there]) / rule.temperature
-            share = np.exp(exponents - self.lse[row])
-            wide = math.exp(min(self.error[row], 700.0))
-            sizes = [nucleus_size(share * end, rule.top_p, 1.0) for end in (1 / wide, wide)]
-            if not len(share) or not np.isfinite(share).all():
-                left.append(row)
-            elif sizes[0] == sizes[1] and (sizes[0] < len(share) or not there.all()):
-                self.kept[row] = top.ids[place][there][: sizes[0]]
-                self.mass[row] = lse_of(exponents[None, : sizes[0]])[0]
-            else:
-                half = 0.5 * math.log1p(float(share[min(sizes) - 1]) * wide / rule.top_p)
-                self.share[row] = math.log(rule.top_p) + half
-                if half > self.aim:
-                    left.append(row)
-                else:
-                    self.error[row] = max(self.error[row], half + 4 * UNIT)
-        return left
-
     def log_kept(self) -> Doubles:
         """The log of the mass that filters keep."""
         own = np.array([part is not None for part in self.kept], bool)
-        return np.minimum(0.0, np.where(own, self.mass - np.where(own, self.lse, 0.0), self.share))
+        return np.minimum(0.0, np.where(own, self.mass - np.where(own, self.lse, 0.0), 0.0))
 
     def draw_from_kept(self, rows: list[int], all_ties: bool, eps: float = math.inf) -> None:
         """The classes that filters keep, from as many of the best as decide it; then the largest keys among them."""

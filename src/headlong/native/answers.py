@@ -48,7 +48,7 @@ class FoundEntropy(NamedTuple):
 
 
 class FoundDraws(NamedTuple):
-    """``ids, logits, score, proved [batch, n]``."""
+    """``ids, logits, score, proved [batch, n]``; ``lse, error, kept [batch]`` where a normaliser was asked for."""
 
     ids: Ids
     logits: Doubles
@@ -57,6 +57,9 @@ class FoundDraws(NamedTuple):
     rows: Ids
     bytes: Doubles
     dense: Flags
+    lse: Doubles | None = None
+    error: Doubles | None = None
+    kept: Doubles | None = None
 
 
 class FoundByBlocks(NamedTuple):
