@@ -91,7 +91,7 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const std:
         if (rules.size() == 1) own.back().row0 += q;
         if (own.back().top_k >= executor->vocab) own.back().top_k = 0;  // to keep all is no filter, and costs none
     }
-    if (executor->preview.budget > 0) return headlong::sample(*executor, rows, count, own, question, draws);  // as published, filters included
+    if (count > 0 && executor->preview.budget > 0) return headlong::sample(*executor, rows, count, own, question, draws);  // as published
     std::vector<int64_t> left(count);
     std::iota(left.begin(), left.end(), 0);
     while (!left.empty()) {  // rows at one temperature, with filters or without, together

@@ -15,6 +15,7 @@ stop is the executor's business, and what the plan holds that of the methods (on
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from functools import partial
 from typing import Any

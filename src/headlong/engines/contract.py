@@ -177,7 +177,7 @@ class Common(ABC):
         return self._sample(hidden, filters, allowed, None) if found is None else found
 
     def drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: Mask) -> Sample | None:
-        """Draws of each row by a rule of its own, with log-probabilities where ``aim`` is finite; None where a kind has none."""
+        """Draws of each row by its own rule, with log-probabilities where ``aim`` is finite; None where a kind has none."""
         return None
 
     def agree(self, question: tuple[Any, ...]) -> None:  # noqa: B027  # most have nobody to agree with

