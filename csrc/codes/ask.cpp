@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <unordered_map>
 
 #include "codes/pass.h"
 #include "executor/largest.h"
@@ -29,6 +30,13 @@ constexpr float kMuchLess = 0.95f;     // of a rate: what other threads are told
 constexpr double kBelow = 1 - 0x1p-10;  // of what is known during a scan: roundings of sums in another order
 constexpr int64_t kPilotTiles = 16;    // at the least, and one of so many at the most: where the edge of the heads is learned
 
+// A class that may have the largest key of a draw, and what its key is at the most.
+struct KeyHit {
+    int32_t id;
+    uint32_t draw;
+    float upper;
+};
+
 // What one thread knows of the ids of one query: hits, and the k largest lower ends, the least in front.
 struct alignas(64) Found {
     std::vector<Hit> hits;
@@ -36,6 +44,7 @@ struct alignas(64) Found {
     std::vector<CodeHead> heads;
     double mass = 0;  // of these heads
     std::vector<CodeDraw> draws;
+    std::vector<KeyHit> keys;
     bool flooded = false;  // a tile whose gaps are far beyond what some of the tiles showed: its points were not drawn
 };
 
@@ -46,11 +55,13 @@ struct Scan {
     const PreparedCodes& all;
     int threads;
     bool ids, sums;
+    int keys;  // draws of each query
     Exponent exponent;
     std::vector<ScanRadii> near{}, wide{};  // of a group: for the k best, and for all classes at once
     std::vector<CodeMasses> masses{};
     std::vector<Found> found{};  // [thread][query]
     std::vector<std::atomic<float>> threshold, rate;  // of each query, as far as the scan is: the k-th largest lower end; of points
+    std::vector<std::atomic<float>> key;              // [query][draw]: the largest lower end of a key
 
     Found& own_found(int64_t thread, int64_t q) { return found[thread * static_cast<int64_t>(all.queries.size()) + q]; }
 
@@ -92,6 +103,43 @@ struct Scan {
             }
         }
     }
+
+    // The classes of a tile whose keys reach the largest lower end of one so far.
+    void take_keys(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* radii, const float* constants) {
+        const Executor& e = *codes.rows;
+        alignas(64) float own[kTile], rad[kTile], upper[kTile];
+        uint32_t words[kTile + kBlock];
+        for (int i = 0; i < group.n; ++i) {
+            const int64_t q = group.first + i;
+            const CodeQuery& query = all.queries[q];
+            const uint64_t allowed = allowed_in(question, q, e.vocab, tile);
+            if (!query.usable || allowed == 0) continue;
+            const auto add = static_cast<float>(query.add);
+            const float fixed = constants[i] + std::fabs(add) * 0x1p-22f, *shares = codes.shares(tile);  // their sum is rounded once more
+            for (int64_t c = 0; c < kTile; ++c) own[c] = est[i * kTile + c] + add;
+            for (int64_t c = 0; c < kTile; ++c) rad[c] = shares[c] * radii[i] + fixed + std::fabs(own[c]) * 0x1p-23f;
+            for (int64_t c = 0; c < kTile && allowed != ~uint64_t{0}; ++c)
+                if ((allowed >> c & 1) == 0) own[c] = kNone, rad[c] = 0;
+            const SampleRule& rule = question.rules[q];
+            const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
+            for (int d = 0; d < keys; ++d) {
+                std::atomic<float>& least = key[q * keys + d];
+                e.kernels->noise(rule.seed, rule.row0, static_cast<uint32_t>(d), tile * kTile + rule.class0 - lead, kTile + (lead != 0 ? kBlock : 0), words);
+                float now = least.load(std::memory_order_relaxed);
+                if (e.kernels->gumbel_keys(own, rad, words + lead, kTile, e.link, static_cast<float>(question.beta), upper) < now) continue;
+                for (int64_t c = 0; c < kTile; ++c) {
+                    if (!(upper[c] >= now)) continue;
+                    const int64_t id = tile * kTile + c;
+                    own_found(thread, q).keys.push_back({static_cast<int32_t>(id), static_cast<uint32_t>(d), upper[c]});
+                    const double at = static_cast<double>(own[c]) - rad[c], low = e.linked(at) * question.beta + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(d), rule.name(id));
+                    raise_to(least, static_cast<float>(low - std::fabs(low) * 0x1p-20 - exponent_error()));
+                    now = least.load(std::memory_order_relaxed);
+                }
+            }
+        }
+    }
+    // What the table that stands for a link may be off, in exponents.
+    double exponent_error() const { return codes.rows->link.form == LinkForm::table ? codes.rows->link_b * question.beta : 0; }
 
     // The masses of a tile for all queries of a group before any is taken: who asks for a sum at once waits for it.
     void take_masses(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* part, const float* bend) {
@@ -229,17 +277,60 @@ struct Scan {
             const CodeGroup& group = all.groups[g];
             alignas(64) float radii[kMostLanes], part[kMostLanes], bend[kMostLanes];
             if (sums) codes.scan->radii(codes.tile(tile), codes.layout, wide[g], exponent.slope, radii, part, bend);
-            if (ids) codes.scan->radii(codes.tile(tile), codes.layout, near[g], 0, radii, nullptr, nullptr);
+            if (ids || keys > 0) codes.scan->radii(codes.tile(tile), codes.layout, near[g], 0, radii, nullptr, nullptr);
             if (ids) take_hits(thread, group, tile, est, radii, near[g].constant);
+            if (keys > 0) take_keys(thread, group, tile, est, radii, near[g].constant);
             if (sums) take_masses(thread, group, tile, est, part, bend);
         });
     }
 };
 
+// The largest key of each draw, from the classes that may have it: largest upper ends first. False where they are too many, or beyond float32.
+bool draws_of_codes(const Scan& scan, int64_t q, std::vector<KeyHit> hits, int threads, Answer& answer) {
+    const Executor& e = *scan.codes.rows;
+    const SampleRule& rule = scan.question.rules[q];
+    const auto least = [&](const KeyHit& hit) { return scan.key[q * scan.keys + hit.draw].load(); };
+    hits.erase(std::remove_if(hits.begin(), hits.end(), [&](const KeyHit& hit) { return hit.upper < least(hit); }), hits.end());
+    if (static_cast<int64_t>(hits.size()) > scan.keys * most_scored(scan.codes)) return false;
+    std::sort(hits.begin(), hits.end(), [](const KeyHit& a, const KeyHit& b) {
+        return a.draw != b.draw ? a.draw < b.draw : a.upper > b.upper || (a.upper == b.upper && a.id < b.id);
+    });
+    std::unordered_map<int64_t, double> known;  // rows that an earlier draw scored
+    std::vector<Draw> draws(scan.keys);
+    for (auto next = hits.begin(); next != hits.end();) {
+        Draw& best = draws[next->draw];
+        const auto stop = std::find_if(next, hits.end(), [&](const KeyHit& hit) { return hit.draw != next->draw; });
+        while (next != stop && !(next->upper < best.score)) {
+            constexpr int64_t kSome = 8;
+            const auto end = next + std::min<int64_t>(kSome, stop - next);
+            std::vector<Scored> rows;
+            for (auto hit = next; hit != end; ++hit)
+                if (known.count(hit->id) == 0) rows.push_back({hit->id, 0});
+            score(e, scan.all.queries[q].hidden, rows, threads);
+            answer.rows += static_cast<int64_t>(rows.size());
+            for (const Scored& row : rows) known[row.id] = row.z;
+            for (; next != end; ++next) {
+                const double z = known[next->id];
+                if (!(z > -kInf)) continue;
+                const double score_of = e.linked(z) / rule.temperature + gumbel(rule.seed, rule.row0, next->draw, rule.name(next->id));
+                if (best.id < 0 || score_of > best.score || (score_of == best.score && next->id < best.id)) best = {next->id, z, score_of, false};
+            }
+        }
+        next = stop;
+    }
+    for (Draw& one : draws) {
+        if (one.id < 0 || !(std::fabs(one.score) < kMostShift)) return false;
+        one.proved = !(scan.question.delta > 0);
+    }
+    answer.draws = std::move(draws);
+    return true;
+}
+
 // The queries that are left, by a full scan.
 void scan_fully(const Codes& codes, const double* hidden, const std::vector<int64_t>& left, const Question& question, std::vector<Answer>& answers) {
     if (left.empty()) return;
-    const SomeRows some(hidden, left, question, codes.rows->dim, codes.rows->vocab);
+    SomeRows some(hidden, left, question, codes.rows->dim, codes.rows->vocab);
+    some.question.rules = nullptr;
     SomeRows::put_back(ask(*codes.rows, some.hidden.data(), static_cast<int64_t>(left.size()), some.question), left, answers);
 }
 
@@ -248,6 +339,7 @@ void scan_fully(const Codes& codes, const double* hidden, const std::vector<int6
 std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, const Question& question) {
     const Executor& e = *codes.rows;
     const bool sums = std::isfinite(question.eps), ids = question.k > 0;
+    const int keys = question.rules != nullptr && n > 0 ? question.rules[0].n : 0;
     std::vector<Answer> answers(n);
     if (n == 0) return answers;
     const int64_t tile = sums ? sizeof(CodeMasses::Sum) + (question.entropy ? sizeof(CodeMasses::Spread) : 0) : 0;
@@ -256,6 +348,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
         for (int64_t start = 0; start < n; start += at_once) {
             Question part = question;
             if (question.mask != nullptr && question.mask_per_row) part.mask += start * e.vocab;
+            if (question.rules != nullptr) part.rules += start;
             std::vector<Answer> found = ask(codes, hidden + start * e.dim, std::min(at_once, n - start), part);
             std::move(found.begin(), found.end(), answers.begin() + start);
         }
@@ -270,11 +363,13 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     }
     const PreparedCodes all = prepare_codes(codes, hidden, n, question.seed, question.threads);
     // A half of what may fail is for the ids, the rest for the intervals of all classes and for the bet.
-    const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.k), sums ? delta / 2 : delta);
-    Scan scan{codes, question, all, question.threads, ids, sums, Exponent(codes, question.beta), {}, {}, {}, {}, std::vector<std::atomic<float>>(n), std::vector<std::atomic<float>>(n)};
+    const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.k + keys), sums ? delta / 2 : delta);
+    Scan scan{codes, question, all, question.threads, ids, sums, keys, Exponent(codes, question.beta), {}, {}, {}, {}, std::vector<std::atomic<float>>(n), std::vector<std::atomic<float>>(n),
+              std::vector<std::atomic<float>>(n * keys)};
+    for (std::atomic<float>& least : scan.key) least.store(std::numeric_limits<float>::lowest());
     scan.found.resize(n * question.threads);
     for (const CodeGroup& group : all.groups) {
-        if (ids) scan.near.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa));
+        if (ids || keys > 0) scan.near.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa));
         if (!sums) continue;
         scan.wide.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa_of(2.0 * static_cast<double>(e.vocab), delta / 4)));
         for (int q = 0; q < group.n; ++q) scan.wide.back().constant[q] += static_cast<float>(scan.exponent.lost(all.queries[group.first + q]));
@@ -299,6 +394,14 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
                 hits.insert(hits.end(), own.begin(), own.end());
             }
             done = best_of_codes(codes, all, q, question, kappa, std::move(hits), scan.threshold[q].load(), inside, answer);
+        }
+        if (done && keys > 0) {
+            std::vector<KeyHit> hits;
+            for (int t = 0; t < question.threads; ++t) {
+                const std::vector<KeyHit>& own = scan.own_found(t, q).keys;
+                hits.insert(hits.end(), own.begin(), own.end());
+            }
+            done = draws_of_codes(scan, q, std::move(hits), inside, answer);
         }
         if (done && sums) {
             CodeMasses& masses = scan.masses[q];

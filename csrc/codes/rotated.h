@@ -96,8 +96,5 @@ double kappa_of(double events, double delta);
 ScanRadii radii_of(const Codes& codes, const CodeQuery* queries, int n, double kappa);
 
 std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, const Question& question);
-// Draws for each of them by a rule of its own, as many by every rule, whose filters keep all.
-std::vector<Answer> sample(const Codes& codes, const double* hidden, int64_t n, const std::vector<SampleRule>& rules, const Question& question,
-                           std::vector<Draw>* draws);
 
 }  // namespace headlong

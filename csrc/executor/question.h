@@ -16,6 +16,8 @@ struct Scored {
 // Larger logits first, smaller ids first among equals.
 inline bool better(const Scored& a, const Scored& b) { return a.z > b.z || (a.z == b.z && a.id < b.id); }
 
+struct SampleRule;
+
 // A question, the same for all queries of a call.
 struct Question {
     int64_t k = 0;
@@ -24,6 +26,7 @@ struct Question {
     uint64_t seed = 0;  // of those rows
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
     bool mask_per_row = false;
+    const SampleRule* rules = nullptr;  // [batch]: the largest keys of all classes are asked for, too; null: they are not
     bool entropy = false;  // is asked for, within eps, with the normaliser; it and `error` are in the answer
     int threads = 1;
 };
@@ -37,6 +40,7 @@ struct SampleRule {
     int64_t class0 = 0;  // the id of the first class, where the layer is a shard of a larger one: noise goes by that
 
     bool keeps_all() const { return top_k == 0 && top_p >= 1 && !(min_p > 0); }
+    bool goes_by_mass() const { return top_k == 0 && top_p < 1 && !(min_p > 0); }
     int64_t name(int64_t id) const { return id + class0; }
 };
 
@@ -44,20 +48,21 @@ struct Interval {
     double value, error;
 };
 
+struct Draw {
+    int64_t id = -1;
+    double z = -kInf, score = -kInf;
+    bool proved = false;
+};
+
 struct Answer {
     std::vector<Scored> best;
+    std::vector<Draw> draws;  // of all classes, where rules asked for them; none where rows were scanned in full
     double lse = 0, error = kInf;
     double entropy = 0;  // where it was asked for: the error is its own
     double kept = 0;     // of draws: the log of the mass that filters keep, within `error`
     bool proved = false, dense = false;
     int64_t rows = 0;
     double bytes = 0;
-};
-
-struct Draw {
-    int64_t id = -1;
-    double z = -kInf, score = -kInf;
-    bool proved = false;
 };
 
 }  // namespace headlong

@@ -138,9 +138,9 @@ size_t nucleus_size(const std::vector<double>& mass, double target);
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule, double total = 0);
 // The largest key link(z) / T + gumbel of some classes, and its place among them.
 Draw pick(const Executor& e, const Scored* kept, size_t count, const SampleRule& rule, uint32_t draw, size_t* place = nullptr);
-// What the best classes of an answer and its normaliser say of draws by a rule: `more` where classes behind them may pass, `all` where every
-// logit is to decide.
-enum class Verdict { drawn, more, all };
+// What the best classes of an answer and its normaliser say of draws by a rule: `more` where classes behind them may pass, `weigh` where the
+// normaliser is to be asked for, `all` where every logit is to decide.
+enum class Verdict { drawn, more, weigh, all };
 Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, const SampleRule& rule, double eps, Draw* draws);
 
 // sampling/sample.cpp, sampling/gumbel_keys.cpp: the largest keys of all classes; false where all rows are better read

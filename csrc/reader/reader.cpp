@@ -110,7 +110,29 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const std:
     return answers;
 }
 
-// The largest keys of all classes; the normaliser is a question of its own.
+// The largest keys of all classes and, where it is asked for, the normaliser, in one scan; all rows where codes leave too many open.
+bool Reader::draw_of_codes(const SomeRows& part, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, std::vector<Draw>* draws,
+                           std::vector<Answer>& answers) const {
+    Question asked = part.question;
+    asked.k = 0, asked.rules = rules.data();
+    std::vector<Answer> found = ask(*codes, part.hidden.data(), static_cast<int64_t>(some.size()), asked);
+    const int each = rules[0].n;
+    for (size_t i = 0; i < some.size(); ++i) {
+        Answer& answer = answers[some[i]] = std::move(found[i]);
+        answer.kept = 0;
+        if (answer.draws.empty()) {
+            Question alone = part.question;
+            alone.eps = kInf, alone.rules = nullptr;
+            if (alone.mask_per_row) alone.mask += i * executor->vocab;
+            const std::vector<Answer> fully = headlong::sample(*executor, part.hidden.data() + i * executor->dim, 1, {rules[i]}, alone, &answer.draws);
+            answer.rows += fully[0].rows, answer.bytes += fully[0].bytes, answer.dense = true;
+        }
+        std::copy_n(answer.draws.begin(), each, draws->begin() + some[i] * each);
+    }
+    return true;
+}
+
+// The largest keys of all classes; the normaliser is a question of its own where no codes are.
 bool Reader::draw_from_all(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
                            std::vector<Draw>* draws, std::vector<Answer>& answers) const {
     const SomeRows part(rows, some, question, executor->dim, executor->vocab);
@@ -126,7 +148,7 @@ bool Reader::draw_from_all(const double* rows, const std::vector<int64_t>& some,
     for (int64_t q = 0; q < n; ++q) one_rule &= follow(q);
     if (one_rule && samples && every && searches(n, 1)) found = sample_by_blocks(*executor, *blocks, part.hidden.data(), n, own[0], asked, &drawn);
     else if (!every) return false;
-    else if (codes != nullptr) found = headlong::sample(*codes, part.hidden.data(), n, own, asked, &drawn);
+    else if (codes != nullptr) return draw_of_codes(part, some, own, draws, answers);
     else found = headlong::sample(*executor, part.hidden.data(), n, own, asked, &drawn);
     if (std::isfinite(question.eps)) {
         std::vector<Answer> norms = lse(part.hidden.data(), n, part.question);
@@ -143,41 +165,75 @@ bool Reader::draw_from_all(const double* rows, const std::vector<int64_t>& some,
     return true;
 }
 
+// The same from a scan of the rows themselves, whose normalisers are far closer; returns the rows that stay undecided.
+std::vector<int64_t> Reader::draw_from_rows(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
+                                            std::vector<Draw>* draws, std::vector<Answer>& answers) const {
+    const SomeRows part(rows, some, question, executor->dim, executor->vocab);
+    Question asked = part.question;
+    asked.k = 1;
+    for (int64_t row : some) asked.k = std::max(asked.k, static_cast<int64_t>(answers[row].best.size()));
+    asked.eps = 1;  // it says itself how near it is
+    std::vector<Answer> found = ask(*executor, part.hidden.data(), static_cast<int64_t>(some.size()), asked);
+    std::vector<int64_t> left;
+    for (size_t i = 0; i < some.size(); ++i) {
+        Answer& answer = answers[some[i]];
+        found[i].rows += answer.rows, found[i].bytes += answer.bytes;
+        answer = std::move(found[i]);
+        if (draw_among(*executor, answer, asked, rules[some[i]], question.eps, &(*draws)[some[i] * rules[some[i]].n]) != Verdict::drawn) left.push_back(some[i]);
+    }
+    return left;
+}
+
 // Filters go by the best classes and the normaliser, which one scan finds: more classes where those do not decide, every logit where a draw
 // falls between both ends of a nucleus.
 bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
                             std::vector<Draw>* draws, std::vector<Answer>& answers) const {
     std::vector<int64_t> wanted(some.size()), fully;
     for (size_t i = 0; i < some.size(); ++i) wanted[i] = rules[some[i]].top_k > 0 ? rules[some[i]].top_k : kFirstOfFilters;
-    std::vector<uint8_t> done(some.size());
+    std::vector<uint8_t> done(some.size()), weighed(some.size());  // weighed: a normaliser is asked for
+    for (size_t i = 0; i < some.size(); ++i) weighed[i] = std::isfinite(question.eps) || codes == nullptr || !rules[some[i]].goes_by_mass();
     while (true) {
         int64_t k = executor->vocab + 1;
         for (size_t i = 0; i < some.size(); ++i)
             if (!done[i]) k = std::min(k, std::min(wanted[i], executor->vocab));
         if (k > executor->vocab) break;
         std::vector<int64_t> now, place;
+        const size_t first = static_cast<size_t>(std::find_if(some.begin(), some.end(), [&](const int64_t& row) {
+            const auto i = static_cast<size_t>(&row - some.data());
+            return !done[i] && std::min(wanted[i], executor->vocab) == k;
+        }) - some.begin());
         bool weighs = std::isfinite(question.eps);
-        for (size_t i = 0; i < some.size(); ++i) {
-            if (done[i] || std::min(wanted[i], executor->vocab) != k) continue;
+        for (size_t i = first; i < some.size(); ++i) {
+            if (done[i] || std::min(wanted[i], executor->vocab) != k || weighed[i] != weighed[first]) continue;
             if (4 * k > executor->vocab && every) {  // codes would read all rows
                 fully.push_back(some[i]), done[i] = 1;
                 continue;
             }
             now.push_back(some[i]), place.push_back(static_cast<int64_t>(i));
-            weighs |= rules[some[i]].top_k == 0 && rules[some[i]].top_p < 1;
+            weighs |= weighed[i] && rules[some[i]].top_k == 0 && rules[some[i]].top_p < 1;
         }
         if (now.empty()) continue;
         const SomeRows part(rows, now, question, executor->dim, executor->vocab);
         Question asked = part.question;
         asked.k = k;
         asked.eps = weighs ? std::min(question.eps, kNearEnough) : kInf;
-        std::vector<Answer> found = find_best(part.hidden.data(), static_cast<int64_t>(now.size()), asked);
+        std::vector<SampleRule> own;  // whose nuclei may go on beyond the best: the largest keys of all classes may be among these
+        for (int64_t row : now) own.push_back(rules[row]);
+        const bool keys = k == kFirstOfFilters && codes != nullptr && (std::isfinite(question.eps) || !weighed[first]) && std::any_of(own.begin(), own.end(), [](const SampleRule& rule) { return rule.goes_by_mass(); });
+        if (keys) asked.rules = own.data();
+        const auto n = static_cast<int64_t>(now.size());
+        std::vector<Answer> found = keys ? lse(part.hidden.data(), n, asked) : find_best(part.hidden.data(), n, asked);
         if (found.empty()) return false;
         for (size_t i = 0; i < now.size(); ++i) {
             Answer& answer = answers[now[i]];
             found[i].rows += answer.rows, found[i].bytes += answer.bytes, found[i].dense |= answer.dense;
+            if (!keys) found[i].draws = std::move(answer.draws);
             answer = std::move(found[i]);
             const Verdict verdict = draw_among(*executor, answer, asked, rules[now[i]], question.eps, &(*draws)[now[i] * rules[now[i]].n]);
+            if (verdict == Verdict::weigh) {
+                weighed[place[i]] = 1;
+                continue;
+            }
             if (verdict == Verdict::more && wanted[place[i]] < executor->vocab) {
                 wanted[place[i]] *= kMoreOfFilters;
                 continue;
@@ -188,6 +244,13 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
             }
             done[place[i]] = 1;
         }
+    }
+    if (codes != nullptr) {
+        const auto asked_before = std::stable_partition(fully.begin(), fully.end(), [&](int64_t row) { return answers[row].best.empty(); });
+        const std::vector<int64_t> undecided(asked_before, fully.end());
+        fully.erase(asked_before, fully.end());
+        if (!undecided.empty())
+            for (int64_t row : draw_from_rows(rows, undecided, rules, question, draws, answers)) fully.push_back(row);
     }
     if (!fully.empty()) finish_samples(*executor, rows, fully, question, rules, *draws, answers);
     return true;

@@ -48,10 +48,23 @@ Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, con
     if (best.empty() || !std::isfinite(e.linked(best[0].z))) return Verdict::all;
     const double beta = 1 / rule.temperature, top = e.linked(best[0].z) * beta;
     const size_t there = rule.top_k > 0 ? std::min<size_t>(rule.top_k, best.size()) : best.size();
-    const bool whole = there < best.size() || static_cast<int64_t>(best.size()) < asked.k || rule.top_k > 0;  // no other may pass
+    const auto found = static_cast<int64_t>(best.size());
+    const bool whole = found < asked.k || (rule.top_k > 0 && found >= rule.top_k);  // no other may pass
+    if (!whole && rule.top_k > 0) return Verdict::more;
     std::vector<double> mass(there);
     double sum = 0;
     for (size_t i = 0; i < there; ++i) sum += mass[i] = std::exp(e.linked(best[i].z) * beta - top);
+    if (rule.goes_by_mass() && !std::isfinite(answer.error)) {  // a draw of all classes is in the nucleus if those better than it have little
+        double before = 0;
+        std::vector<double> ahead(there);
+        for (size_t i = 0; i < there; ++i) ahead[i] = before, before += mass[i];
+        for (size_t d = 0; d < answer.draws.size(); ++d) {
+            const auto at = std::find_if(best.begin(), best.end(), [&](const Scored& one) { return one.id == answer.draws[d].id; });
+            if (at == best.end() || !(ahead[static_cast<size_t>(at - best.begin())] < rule.top_p * sum * (1 - 0x1p-40))) return Verdict::weigh;
+            draws[d] = answer.draws[d];
+        }
+        return answer.draws.empty() ? Verdict::weigh : Verdict::drawn;
+    }
     size_t least = there, most = there;  // classes that pass
     double next = 1;                     // what the last of the nucleus has at the most, as a share of all
     if (rule.top_p < 1 && whole) {
@@ -69,7 +82,18 @@ Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, con
         while (above < most && e.linked(best[above].z) * beta - top >= floor) ++above;
         least = std::min(least, above), most = std::min(most, above);
     }
-    if (!whole && most == there) return Verdict::more;
+    if (!whole && most == there) {  // a nucleus that goes on holds all of these, and with them a draw of all classes that is one of them
+        if (!rule.goes_by_mass() || answer.draws.empty() || least < there) return Verdict::more;
+        for (int i = 0; i < rule.n; ++i) {
+            const int64_t id = answer.draws[i].id;
+            if (std::none_of(best.begin(), best.end(), [&](const Scored& one) { return one.id == id; })) return Verdict::more;
+            draws[i] = answer.draws[i];
+        }
+        const double half = 0.5 * std::log1p(next / rule.top_p);  // it has top_p and less than its last class more
+        answer.kept = std::min(0.0, std::log(rule.top_p) + half);
+        answer.error = std::max(answer.error, half + 0x1p-50);
+        return answer.error <= eps ? Verdict::drawn : Verdict::more;
+    }
     for (int i = 0; i < rule.n; ++i) {
         size_t place = 0;
         draws[i] = pick(e, best.data(), most, rule, static_cast<uint32_t>(i), &place);

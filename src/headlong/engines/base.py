@@ -223,7 +223,7 @@ class Engine(Changeable, Common):
         return Sample(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._cost(drawn))
 
     def drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: native.Mask) -> Sample | None:
-        if self._direct is None or (math.isfinite(aim) and self.plan.preview is not None):  # whose estimates have no error
+        if not native.is_native(self._executor) or (math.isfinite(aim) and self.plan.preview is not None):
             return None
         if mask is not None and any(few_enough(left, self.layer.vocab) for left in all_left(mask)):
             return None
