@@ -222,7 +222,7 @@ class Engine(Changeable, Common):
     def _of_draws(self, drawn: native.FoundDraws) -> Sample:
         return Sample(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._cost(drawn))
 
-    def drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: native.Mask) -> Sample | None:
+    def _drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: native.Mask) -> Sample | None:
         if not native.is_native(self._executor) or (math.isfinite(aim) and self.plan.preview is not None):
             return None
         if mask is not None and any(few_enough(left, self.layer.vocab) for left in all_left(mask)):

@@ -176,7 +176,7 @@ class Common(ABC):
             found = self._direct.sample(hidden, *named, math.inf)
         return self._sample(hidden, filters, allowed, None) if found is None else found
 
-    def drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: Mask) -> Sample | None:
+    def _drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: Mask) -> Sample | None:
         """Draws of each row by its own rule, with log-probabilities where ``aim`` is finite; None where a kind has none."""
         return None
 

@@ -123,7 +123,7 @@ def sample(
     noise = [np.array(part, np.uint64) for part in rules[4:]]
     engine.agree(("sample", rows, n, *(np.array(part, np.float64) for part in rules[:4]), *noise, aim, ties, support))
     if ties == "ids" and not support and len(rows):
-        at_once: Sample | None = engine.drawn_each(rows, n, rules, class0, aim, mask)
+        at_once: Sample | None = engine._drawn_each(rows, n, rules, class0, aim, mask)  # noqa: SLF001
         if at_once is not None:
             return answer_as(at_once, form)
     whole_answer = support or math.isfinite(aim) or ties == "all"
