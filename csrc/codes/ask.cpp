@@ -316,6 +316,8 @@ bool draws_of_codes(const Scan& scan, int64_t q, std::vector<KeyHit> hits, int t
                 if (best.id < 0 || score_of > best.score || (score_of == best.score && next->id < best.id)) best = {next->id, z, score_of, false};
             }
         }
+        // A class that raised the threshold may be below its lower end; who stayed below the threshold is below what was scored, or is not ruled out.
+        if (!(best.score >= scan.key[q * scan.keys + (stop - 1)->draw].load())) return false;
         next = stop;
     }
     for (Draw& one : draws) {

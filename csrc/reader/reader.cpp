@@ -117,17 +117,24 @@ bool Reader::draw_of_codes(const SomeRows& part, const std::vector<int64_t>& som
     asked.k = 0, asked.rules = rules.data();
     std::vector<Answer> found = ask(*codes, part.hidden.data(), static_cast<int64_t>(some.size()), asked);
     const int each = rules[0].n;
+    std::vector<int64_t> open;
+    std::vector<SampleRule> own;
     for (size_t i = 0; i < some.size(); ++i) {
         Answer& answer = answers[some[i]] = std::move(found[i]);
         answer.kept = 0;
-        if (answer.draws.empty()) {
-            Question alone = part.question;
-            alone.eps = kInf, alone.rules = nullptr;
-            if (alone.mask_per_row) alone.mask += i * executor->vocab;
-            const std::vector<Answer> fully = headlong::sample(*executor, part.hidden.data() + i * executor->dim, 1, {rules[i]}, alone, &answer.draws);
-            answer.rows += fully[0].rows, answer.bytes += fully[0].bytes, answer.dense = true;
-        }
-        std::copy_n(answer.draws.begin(), each, draws->begin() + some[i] * each);
+        if (answer.draws.empty()) open.push_back(static_cast<int64_t>(i)), own.push_back(rules[i]);
+        else std::copy_n(answer.draws.begin(), each, draws->begin() + some[i] * each);
+    }
+    if (open.empty()) return true;
+    Question alone = part.question;
+    alone.eps = kInf;
+    const SomeRows others(part.hidden.data(), open, alone, executor->dim, executor->vocab);
+    std::vector<Draw> drawn;
+    const std::vector<Answer> fully = headlong::sample(*executor, others.hidden.data(), static_cast<int64_t>(open.size()), own, others.question, &drawn);
+    for (size_t i = 0; i < open.size(); ++i) {
+        Answer& answer = answers[some[open[i]]];
+        answer.rows += fully[i].rows, answer.bytes += fully[i].bytes, answer.dense = true;
+        std::copy_n(drawn.begin() + static_cast<int64_t>(i) * each, each, draws->begin() + some[open[i]] * each);
     }
     return true;
 }
