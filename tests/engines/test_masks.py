@@ -182,15 +182,17 @@ def test_a_row_is_answered_alone_as_beside_others(kind: str) -> None:
     allowed = [np.sort(rng.choice(layer.vocab, size, replace=False)) for size in sizes]
     hidden = rng.standard_normal((len(sizes), layer.dim))
     positions = np.arange(7, 7 + len(sizes))
-    drawn = engine.sample(hidden, 3, seed=5, position=positions, eps=np.inf, allowed=allowed)
-    together = engine.topk(hidden, 4, allowed=allowed), drawn
+    eps = np.inf if kind == "blocks" else None
+    how: list[dict[str, Any]] = [{"eps": np.inf}, {"eps": eps, "top_p": 0.8, "temperature": 0.7}, {"eps": eps, "top_k": 3}]
+    together = [engine.sample(hidden, 3, seed=5, position=positions, allowed=allowed, **one) for one in how]
+    together.append(engine.topk(hidden, 4, allowed=allowed))
     norms = None if kind == "blocks" else engine.lse(hidden, allowed=allowed)
     for row, ids in enumerate(allowed):
         one = slice(row, row + 1)
-        drawn = engine.sample(hidden[one], 3, seed=5, position=7 + row, eps=np.inf, allowed=ids)
-        alone = engine.topk(hidden[one], 4, allowed=ids), drawn
+        alone = [engine.sample(hidden[one], 3, seed=5, position=7 + row, allowed=ids, **wish) for wish in how]
+        alone.append(engine.topk(hidden[one], 4, allowed=ids))
         for mine, batch in zip(alone, together, strict=True):
-            for name in ("ids", "logits", "log_probs", "lse", "error", "proved", "score"):
+            for name in ("ids", "logits", "log_probs", "lse", "error", "proved", "score", "kept"):
                 if getattr(mine, name, None) is not None:
                     assert np.array_equal(getattr(mine, name)[0], getattr(batch, name)[row], equal_nan=True), (kind, row, name)
         if norms is not None:

@@ -25,9 +25,9 @@ import numpy as np
 from headlong.answers import Cost, Sample, Support
 from headlong.arrays import answer_as, as_numpy, form_of
 from headlong.dtypes import UNIT, Doubles, Ids
-from headlong.engines.arguments import RANGES, aimed, checked_hidden, part_of
-from headlong.engines.class_masks import Marked, check_some_left, class_mask, classes_of
-from headlong.engines.few_allowed_classes import largest_keys, lse_of
+from headlong.engines.arguments import RANGES, aimed, checked_hidden, in_rows, part_of
+from headlong.engines.class_masks import Marked, all_left, check_some_left, class_mask, classes_of
+from headlong.engines.few_allowed_classes import few_enough, largest_keys, lse_of
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Filters, Ranked, Sieve, decided
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.links import evaluated
@@ -123,9 +123,28 @@ def sample(
     noise = [np.array(part, np.uint64) for part in rules[4:]]
     engine.agree(("sample", rows, n, *(np.array(part, np.float64) for part in rules[:4]), *noise, aim, ties, support))
     if ties == "ids" and not support and len(rows):
-        at_once: Sample | None = engine._drawn_each(rows, n, rules, class0, aim, mask)  # noqa: SLF001
-        if at_once is not None:
-            return answer_as(at_once, form)
+        lefts = [] if mask is None or len(mask) == 1 else all_left(mask)
+        few = np.array([few_enough(left, vocab) for left in lefts], bool)
+        groups = [np.flatnonzero(few), np.flatnonzero(~few)] if few.any() and not few.all() else [np.arange(len(rows))]
+        parts: list[Sample | None] = []  # how a row is answered depends on the row alone
+        for group in groups:
+            own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[group])
+            each_of = rules.of(group.tolist())
+            parts.append(
+                engine._drawn_each(rows[group], n, each_of, class0, aim, own)  # noqa: SLF001
+                or (_drawn(engine, rows[group], n, each_of, class0, own, aim) if len(groups) > 1 else None)
+            )
+        found = [part for part in parts if part is not None]
+        if found:
+            return answer_as(in_rows(found, np.argsort(np.concatenate(groups))), form)
+    return answer_as(_drawn(engine, rows, n, rules, class0, mask, aim, ties, support), form)
+
+
+def _drawn(
+    engine: Any, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float, ties: str = "ids",
+    support: bool = False,
+) -> Sample:  # fmt: skip
+    """What kinds without a question of their own for draws answer."""
     whole_answer = support or math.isfinite(aim) or ties == "all"
     found = _Draws(engine, rows, n, rules, class0, mask, aim)
     each = range(len(rows))
@@ -144,7 +163,7 @@ def sample(
         every = [found.classes(row) if part is None else np.sort(part) for row, part in enumerate(found.kept)]
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in every])])
         answer = replace(answer, support=Support(np.concatenate([*every, np.empty(0, np.int64)]), offsets.astype(np.int64)))
-    return answer_as(answer, form)
+    return answer
 
 
 def from_kept(engine: Any, hidden: Doubles, mask: Mask, filters: Filters, eps: float = math.inf) -> Sample:
