@@ -130,7 +130,10 @@ struct Scan {
                 for (int64_t c = 0; c < kTile; ++c) {
                     if (!(upper[c] >= now)) continue;
                     const int64_t id = tile * kTile + c;
-                    own_found(thread, q).keys.push_back({static_cast<int32_t>(id), static_cast<uint32_t>(d), upper[c]});
+                    std::vector<KeyHit>& hits = own_found(thread, q).keys;
+                    if (hits.size() % 4096 == 0 && !hits.empty())  // thresholds have risen since the first ones came
+                        hits.erase(std::remove_if(hits.begin(), hits.end(), [&](const KeyHit& hit) { return hit.upper < key[q * keys + hit.draw].load(std::memory_order_relaxed); }), hits.end());
+                    hits.push_back({static_cast<int32_t>(id), static_cast<uint32_t>(d), upper[c]});
                     const double at = static_cast<double>(own[c]) - rad[c], low = e.linked(at) * question.beta + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(d), rule.name(id));
                     raise_to(least, static_cast<float>(low - std::fabs(low) * 0x1p-20 - exponent_error()));
                     now = least.load(std::memory_order_relaxed);
@@ -333,6 +336,7 @@ void scan_fully(const Codes& codes, const double* hidden, const std::vector<int6
     if (left.empty()) return;
     SomeRows some(hidden, left, question, codes.rows->dim, codes.rows->vocab);
     some.question.rules = nullptr;
+    if (question.rules != nullptr && question.k == 0 && std::isinf(question.eps)) return;  // draws alone: who asked reads the rows for these
     SomeRows::put_back(ask(*codes.rows, some.hidden.data(), static_cast<int64_t>(left.size()), some.question), left, answers);
 }
 

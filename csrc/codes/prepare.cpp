@@ -160,7 +160,7 @@ uint64_t key_of(const double* hidden, int64_t dim, uint64_t seed) {
     return mix(mix(mix(part[0]) ^ part[1]) ^ part[2]) ^ part[3];
 }
 
-double power_near(double x) { return x > 0 && x < kInf ? std::exp2(std::max(-1000, std::ilogb(x))) : 1; }
+double power_near(double x) { return x > 0 && x < kInf ? std::exp2(std::max(-120, std::min(120, std::ilogb(x)))) : 1; }
 
 double kappa_of(double events, double delta) { return delta > 0 ? std::sqrt(2 * std::log(std::max(1.0, events) / delta)) : 0; }
 

@@ -105,7 +105,7 @@ std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int6
         answer.bytes += static_cast<double>(scored.size()) * e.row_bytes();
         std::vector<double> z(est, est + e.vocab);
         for (const Scored& one : scored) z[one.id] = one.z;
-        draw_from_all(e, z.data(), rules[row], kInf, draws->data() + row * rules[row].n, answer);
+        draw_from_all(e, z.data(), nullptr, rules[row], kInf, draws->data() + row * rules[row].n, answer);
         return true;
     });
     if (!left.empty()) finish_samples(e, hidden, left, question, rules, *draws, answers);

@@ -159,7 +159,7 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
 // Draws of rows by a rule each, from every logit; and, where eps is finite, the normaliser and the mass that is kept.
 void finish_samples(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question,
                               const std::vector<SampleRule>& rules, std::vector<Draw>& draws, std::vector<Answer>& answers);
-// The draws of one row whose logits are [vocab], -inf where a class is not there.
-void draw_from_all(const Executor& e, const double* z, const SampleRule& rule, double eps, Draw* draws, Answer& answer);
+// The draws of one row whose logits are [vocab], -inf where a class is not there; hidden: null where they are estimates.
+void draw_from_all(const Executor& e, const double* z, const double* hidden, const SampleRule& rule, double eps, Draw* draws, Answer& answer);
 
 }  // namespace headlong

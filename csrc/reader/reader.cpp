@@ -173,13 +173,12 @@ bool Reader::draw_from_all(const double* rows, const std::vector<int64_t>& some,
 }
 
 // The same from a scan of the rows themselves, whose normalisers are far closer; returns the rows that stay undecided.
-std::vector<int64_t> Reader::draw_from_rows(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
+std::vector<int64_t> Reader::draw_from_rows(const double* rows, const std::vector<int64_t>& some, int64_t k, const std::vector<SampleRule>& rules, const Question& question,
                                             std::vector<Draw>* draws, std::vector<Answer>& answers) const {
     const SomeRows part(rows, some, question, executor->dim, executor->vocab);
     Question asked = part.question;
-    asked.k = 1;
-    for (int64_t row : some) asked.k = std::max(asked.k, static_cast<int64_t>(answers[row].best.size()));
-    asked.eps = 1;  // it says itself how near it is
+    asked.k = k;
+    asked.eps = std::min(1.0, question.eps);  // it says itself how near it is
     std::vector<Answer> found = ask(*executor, part.hidden.data(), static_cast<int64_t>(some.size()), asked);
     std::vector<int64_t> left;
     for (size_t i = 0; i < some.size(); ++i) {
@@ -211,7 +210,9 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
         }) - some.begin());
         bool weighs = std::isfinite(question.eps);
         for (size_t i = first; i < some.size(); ++i) {
-            if (done[i] || std::min(wanted[i], executor->vocab) != k || weighed[i] != weighed[first]) continue;
+            const bool alike = weighed[i] == weighed[first] && rules[some[i]].goes_by_mass() == rules[some[first]].goes_by_mass() &&
+                               (rules[some[i]].top_p < 1) == (rules[some[first]].top_p < 1) && (rules[some[i]].top_k > 0) == (rules[some[first]].top_k > 0);
+            if (done[i] || std::min(wanted[i], executor->vocab) != k || !alike) continue;  // what is asked of a row is its own affair
             if (4 * k > executor->vocab && every) {  // codes would read all rows
                 fully.push_back(some[i]), done[i] = 1;
                 continue;
@@ -237,7 +238,7 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
             if (!keys) found[i].draws = std::move(answer.draws);
             answer = std::move(found[i]);
             const Verdict verdict = draw_among(*executor, answer, asked, rules[now[i]], question.eps, &(*draws)[now[i] * rules[now[i]].n]);
-            if (verdict == Verdict::weigh) {
+            if (verdict == Verdict::weigh && !weighed[place[i]]) {
                 weighed[place[i]] = 1;
                 continue;
             }
@@ -252,13 +253,16 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
             done[place[i]] = 1;
         }
     }
-    if (codes != nullptr) {
-        const auto asked_before = std::stable_partition(fully.begin(), fully.end(), [&](int64_t row) { return answers[row].best.empty(); });
-        const std::vector<int64_t> undecided(asked_before, fully.end());
-        fully.erase(asked_before, fully.end());
-        if (!undecided.empty())
-            for (int64_t row : draw_from_rows(rows, undecided, rules, question, draws, answers)) fully.push_back(row);
+    std::vector<int64_t> left;
+    while (codes != nullptr && !fully.empty()) {  // those that had as many best classes together: a normaliser goes by these
+        const auto k = static_cast<int64_t>(answers[fully.front()].best.size());
+        const auto others = std::stable_partition(fully.begin(), fully.end(), [&](int64_t row) { return static_cast<int64_t>(answers[row].best.size()) == k; });
+        std::vector<int64_t> some_of(fully.begin(), others);
+        fully.erase(fully.begin(), others);
+        if (k > 0) some_of = draw_from_rows(rows, some_of, k, rules, question, draws, answers);
+        left.insert(left.end(), some_of.begin(), some_of.end());
     }
+    fully.insert(fully.end(), left.begin(), left.end());
     if (!fully.empty()) finish_samples(*executor, rows, fully, question, rules, *draws, answers);
     return true;
 }

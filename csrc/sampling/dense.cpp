@@ -16,7 +16,8 @@ constexpr int64_t kHeldBytes = int64_t{1} << 25;  // of logits at once
 constexpr size_t kFirst = 1024;  // classes that are sorted at first; eight times as many where a nucleus goes beyond them
 
 // The classes that top_k, then top_p and min_p keep, in the order of their ids.
-std::vector<Scored> kept_of(const Executor& e, const double* z, const SampleRule& rule) {
+template <typename Order>
+std::vector<Scored> kept_of(const Executor& e, const double* z, const SampleRule& rule, const Order& order) {
     std::vector<Scored> all;
     all.reserve(e.vocab);
     for (int64_t id = 0; id < e.vocab; ++id)
@@ -25,19 +26,19 @@ std::vector<Scored> kept_of(const Executor& e, const double* z, const SampleRule
     if (all.empty() || (!some && !by_mass)) return all;
     std::vector<Scored> sorted = all;
     const size_t most = some ? static_cast<size_t>(rule.top_k) : all.size();
-    if (some) std::nth_element(sorted.begin(), sorted.begin() + static_cast<int64_t>(most), sorted.end(), better);
+    if (some) std::nth_element(sorted.begin(), sorted.begin() + static_cast<int64_t>(most), sorted.end(), order);
     sorted.resize(most);
-    const double beta = 1 / rule.temperature, top = e.linked(std::min_element(sorted.begin(), sorted.end(), better)->z) * beta;
+    const double beta = 1 / rule.temperature, top = e.linked(std::min_element(sorted.begin(), sorted.end(), order)->z) * beta;
     double total = 0;
     for (const Scored& s : sorted) total += by_mass ? std::exp(e.linked(s.z) * beta - top) : 0;
     std::vector<Scored> kept;
     for (size_t many = std::min(kFirst, most);; many = std::min(8 * many, most)) {
-        std::partial_sort(sorted.begin(), sorted.begin() + static_cast<int64_t>(many), sorted.end(), better);
+        std::partial_sort(sorted.begin(), sorted.begin() + static_cast<int64_t>(many), sorted.end(), order);
         kept = filtered(e, {sorted.begin(), sorted.begin() + static_cast<int64_t>(many)}, rule, total);
         if (kept.size() < many || many == most) break;
     }
     const Scored last = kept.back();
-    all.erase(std::remove_if(all.begin(), all.end(), [&](const Scored& s) { return better(last, s); }), all.end());
+    all.erase(std::remove_if(all.begin(), all.end(), [&](const Scored& s) { return order(last, s); }), all.end());
     return all;
 }
 
@@ -62,8 +63,9 @@ Draw best_of_all(const Executor& e, const std::vector<Scored>& kept, const Sampl
 
 }  // namespace
 
-void draw_from_all(const Executor& e, const double* z, const SampleRule& rule, double eps, Draw* draws, Answer& answer) {
-    const std::vector<Scored> kept = kept_of(e, z, rule);
+void draw_from_all(const Executor& e, const double* z, const double* hidden, const SampleRule& rule, double eps, Draw* draws, Answer& answer) {
+    // Of estimates no row says which of two that are close is larger.
+    const std::vector<Scored> kept = hidden == nullptr ? kept_of(e, z, rule, better) : kept_of(e, z, rule, TrueOrder(*e.kernels, e, hidden));
     for (int i = 0; i < rule.n; ++i) draws[i] = best_of_all(e, kept, rule, rule.row0, static_cast<uint32_t>(i));
     if (!std::isfinite(eps)) return;
     const double beta = 1 / rule.temperature;
@@ -94,7 +96,7 @@ void finish_samples(const Executor& e, const double* hidden, const std::vector<i
                 const int64_t row = some[q];
                 const SampleRule& rule = rules[row];
                 Answer& answer = answers[row];
-                draw_from_all(e, logits.data() + q * e.vocab, rule, question.eps, draws.data() + row * rule.n, answer);
+                draw_from_all(e, logits.data() + q * e.vocab, hidden + row * e.dim, rule, question.eps, draws.data() + row * rule.n, answer);
                 answer.error = exact_error(e, hidden + row * e.dim, 1 / rule.temperature, answer.lse);
                 answer.dense = true;
                 answer.rows += e.vocab;

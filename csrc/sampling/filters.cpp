@@ -45,8 +45,8 @@ Draw pick(const Executor& e, const Scored* kept, size_t count, const SampleRule&
 
 Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, const SampleRule& rule, double eps, Draw* draws) {
     const std::vector<Scored>& best = answer.best;
-    if (best.empty() || !std::isfinite(e.linked(best[0].z))) return Verdict::all;
-    const double beta = 1 / rule.temperature, top = e.linked(best[0].z) * beta;
+    const double beta = 1 / rule.temperature, top = best.empty() ? -kInf : e.linked(best[0].z) * beta;
+    if (!std::isfinite(top) || best.back().z == -kInf) return Verdict::all;
     const size_t there = rule.top_k > 0 ? std::min<size_t>(rule.top_k, best.size()) : best.size();
     const auto found = static_cast<int64_t>(best.size());
     const bool whole = found < asked.k || (rule.top_k > 0 && found >= rule.top_k);  // no other may pass
@@ -75,7 +75,7 @@ Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, con
         least = nucleus_size(mass, rule.top_p * low), most = nucleus_size(mass, rule.top_p * high);
         next = mass[least - 1] / low;
     }
-    const bool by_mass = least < most;
+    const bool by_mass = least < most && !(rule.min_p > 0);
     if (rule.min_p > 0) {
         const double floor = std::log(rule.min_p);
         size_t above = 1;
@@ -104,8 +104,9 @@ Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, con
     double low = 0, high = 0;  // of what is kept, both ends
     for (size_t i = 0; i < most; ++i) high += mass[i], low += i < least ? mass[i] : 0;
     low = std::log(low) + top - answer.lse, high = std::log(high) + top - answer.lse;
-    if (by_mass && least < most) {  // a nucleus has top_p and less than its last class more
-        low = std::max(low - answer.error, std::log(rule.top_p)), high = std::min(high + answer.error, std::log(rule.top_p + next));
+    if (least < most) {  // a nucleus has top_p and less than its last class more
+        low -= answer.error, high += answer.error;
+        if (by_mass) low = std::max(low, std::log(rule.top_p)), high = std::min(high, std::log(rule.top_p + next));
         answer.error = std::max(answer.error, 0.5 * (high - low) + 0x1p-50);
         if (!(answer.error <= eps)) return Verdict::all;
     }

@@ -201,7 +201,7 @@ except KeyboardInterrupt:
     ended = time.process_time()
     thread.join()
     again = ask(rows[:5])
-    assert all(np.array_equal(a, b) for a, b in zip(again[:2], expected[:2]))
+    assert all(np.array_equal(a, b) for a, b in zip(again, expected))
     print(ended - sent[0])
 else:
     print("not interrupted")

@@ -144,7 +144,7 @@ def answers():
     return found
 
 def same(found):
-    return all(np.array_equal(a, b) for one, other in zip(found, expected) for a, b in zip(one[:2], other[:2]))
+    return all(np.array_equal(a, b) for one, other in zip(found, expected) for a, b in zip(one, other))
 
 expected = answers()
 assert module.team_rounds() == 0

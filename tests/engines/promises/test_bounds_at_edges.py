@@ -218,3 +218,26 @@ def test_one_class_one_dimension_and_zeros() -> None:
         assert found.ids.tolist() == [[0]] * 4
         assert (np.abs(engine.lse(hidden).lse - math.log(vocab)) <= engine.lse(hidden).error + 1e-12).all()
         assert (engine.sample(hidden, 4, seed=3).ids >= 0).all()
+
+
+@pytest.mark.parametrize("kind", ["full", "codes"])
+def test_filters_cut_equal_logits_by_their_ids(kind: str) -> None:
+    """Rows that are permutations of one another tie, whichever way their sums were rounded, also where every logit is read."""
+    chance = np.random.default_rng(3)
+    row = chance.standard_normal(24).astype(np.float32)
+    layer = hl.Layer(np.stack([chance.permutation(row) for _ in range(200)]))
+    engine = hl.compile(layer, kind)
+    for k in (20, 101):
+        drawn = engine.sample(np.ones((1, 24)), 300, seed=1, top_k=k)
+        assert drawn.ids.max() < k, k
+
+
+def test_a_draw_ends_where_exponents_have_no_numbers(level: str) -> None:
+    """A scale that leaves float64: some class that is there, and no loop."""
+    if level == native.REFERENCE:
+        pytest.skip("the reference has no rounds of questions")
+    layer = hl.Layer(np.full((70, 4), 1e3, np.float32), None, hl.Affine(1e300, 0.0))
+    for filters in ({"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 5}, {}):
+        with np.errstate(all="ignore"):
+            drawn = hl.compile(layer, "codes").sample(np.full((1, 4), 100.0), temperature=1e-6, seed=1, eps=math.inf, **filters)
+        assert (drawn.ids < 70).all()
