@@ -75,11 +75,6 @@ class Sieve(NamedTuple):
     def keeps_all(self) -> bool:
         return self.top_k == 0 and self.top_p >= 1 and self.min_p <= 0
 
-    @property
-    def by_mass_alone(self) -> bool:
-        """Whether ``top_p`` is the only filter."""
-        return self.top_k == 0 and self.top_p < 1 and self.min_p <= 0
-
 
 def kept(source: CandidateSource, sieve: Sieve) -> Ranked:
     """Exactly the classes that pass, best first."""
