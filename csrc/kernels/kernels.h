@@ -14,7 +14,6 @@ namespace headlong {
 
 constexpr int64_t kBlock = 64;     // classes of a block: what every per-class array is padded to
 constexpr int kRowQueries = 8;     // queries that dense_rows takes at once
-constexpr int64_t kRun = 16;       // classes of one sum of run_sums
 constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once
 
 // ceil(n / kBlock) * kBlock: classes, made up to whole blocks.
@@ -88,19 +87,6 @@ struct Kernels {
     };
     void (*interval_sums)(const float* est, const float* rad, int64_t n, float most, Link link, float beta, float shift,
                           Sums* sums);
-
-    // What class i adds to sum_i exp(link(z_i) beta - shift) (keep - [i better than z]) at its estimate, and how much less (more,
-    // unless `inside`) it may add. above, below: the floats next to z; cap: no less than a term worse than z. Returns the sum of
-    // the former in float64.
-    struct Boundary {
-        float z, above, below, keep, cap;
-        bool inside;
-    };
-    double (*sides)(const float* est, const float* rad, int64_t n, Link link, float beta, float shift, float slop,
-                    const Boundary& at, float* middle, float* gap);
-
-    // sums[g]: the g-th run of kRun numbers, in float64.
-    void (*run_sums)(const float* u, int64_t n, double* sums);
 
     // Values of est - rad above `floor`.
     int64_t (*lower_above)(const float* est, const float* rad, int64_t n, float floor, float* out);

@@ -56,25 +56,13 @@ void intervals(Check& check) {
     const Classes c = some_classes(noise, true);
     const Linked linked = some_link(noise);
     const Link& link = linked.link;
-    const float beta = noise.uniform(0.5f, 2), shift = noise.uniform(0, 20), slop = 0x1p-10f;
+    const float beta = noise.uniform(0.5f, 2), shift = noise.uniform(0, 20);
     float most = 0;
     for (const float r : c.rad) most = r > most ? r : most;
-    const auto arrays = [&](std::vector<uint8_t>& out, const auto& fill) {
-        std::vector<float> one(c.n, 7), two(c.n, 7);
-        fill(one.data(), two.data());
-        put(out, one);
-        put(out, two);
-    };
     check.same("interval_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
         Kernels::Sums sums{1, 2, 3};
         k.interval_sums(c.est.data(), c.rad.data(), c.n, most, link, beta, shift, &sums);
         put(out, sums.low), put(out, sums.high), put(out, sums.centre);
-    });
-    const float z = noise.uniform(-8, 8);
-    const Kernels::Boundary at{z, std::nextafterf(z, kNever), std::nextafterf(z, -kNever), noise.uniform(0, 1), std::exp(noise.uniform(-9, 1)),
-                               noise.below(2) == 0};
-    check.same("sides", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        arrays(out, [&](float* middle, float* gap) { put(out, k.sides(c.est.data(), c.rad.data(), c.n, link, beta, shift, slop, at, middle, gap)); });
     });
     const uint64_t seed = noise.next(), row = noise.next();
     const int64_t first = 4 * noise.below(1000);
@@ -118,11 +106,6 @@ void choices(Check& check) {
         put(out, low.data(), count);
     });
     const std::vector<float> weights = noise.floats(c.n, 0, 1);
-    check.exact("run_sums", [&](const Kernels& k, std::vector<uint8_t>& out) {
-        std::vector<double> sums(c.n / kRun);
-        k.run_sums(weights.data(), c.n, sums.data());
-        put(out, sums);
-    });
     if (noise.below(4) == 0) c.est[noise.below(c.n)] = std::numeric_limits<float>::quiet_NaN();
     if (noise.below(4) == 0) c.est[noise.below(c.n)] = kNever;
     const auto mask = noise.bytes<uint8_t>(c.n, 0, 2);

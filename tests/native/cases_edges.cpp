@@ -3,7 +3,6 @@
 //   exponentials   0 below -87 and exp(88) above: a mass is never below its floor, an end beyond exp(87) is infinite
 //   squares        flushed below 2^-126: radii are scaled before they are squared
 //   noise          the largest of a word; a class at -inf has none
-//   histograms     the last bin holds what is no number
 //
 // What is 0 in float32 widens a bound: no end may lie within what the numbers it stands for can reach.
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include <limits>
 
 #include "native/cases.h"
-#include "normaliser/histogram.h"
 
 namespace headlong {
 namespace {
@@ -75,35 +73,6 @@ void interval_edges(Check& check) {
     const Long off = std::exp(largest * 0x1p-20L + (link.form == LinkForm::softcap ? static_cast<Long>(link.a) * beta * 0x1p-19L : 0) + 0x1p-16L), flushed = 512 * std::exp(-47.L);
     check.note("interval_sums, low", sums.low <= static_cast<double>(low * off + flushed), {});
     check.note("interval_sums, high", std::isinf(sums.high) || static_cast<Long>(sums.high) * off + flushed >= high, {});
-}
-
-// A class of a nucleus is within its gap; a gap that float32 cannot hold is beyond all that is bet on or proved.
-void side_edges(Check& check) {
-    Noise& noise = check.noise();
-    Around c = around(noise, 64, one_of(noise, {1.f, 30.f, 300.f}));
-    if (c.top == -kNever) return;
-    const Link link = edge_link(noise);
-    const float beta = 1, z = c.est[noise.below(64)], keep = noise.uniform(0.05f, 1);
-    if (z == -kNever) return;
-    const float shift = static_cast<float>(linked_long(link, c.top)), slop = static_cast<float>(0x1p-14L + 2 * (std::fabs(static_cast<Long>(shift)) + 64) * 0x1p-20L + 0x1p-17L);
-    const Long cap = std::exp(linked_long(link, z) - shift);
-    const bool inside = noise.below(2) == 0;
-    const Kernels::Boundary at{z, std::nextafterf(z, kNever), std::nextafterf(z, -kNever), keep, static_cast<float>(cap) * (1 + slop), inside};
-    std::vector<float> middle(64), gap(64);
-    check.kernels().sides(c.est.data(), c.rad.data(), 64, link, beta, shift, slop, at, middle.data(), gap.data());
-    bool good = true;
-    for (int64_t i = 0; i < 64; ++i) {
-        if (c.est[i] == -kNever) {
-            good &= middle[i] == 0 && gap[i] == 0;
-            continue;
-        }
-        for (const Long end : {static_cast<Long>(c.est[i]) - c.rad[i], static_cast<Long>(c.est[i]), static_cast<Long>(c.est[i]) + c.rad[i]}) {
-            if (end == z) continue;  // which side an equal one is on goes by its id
-            const Long term = std::exp(linked_long(link, end) - shift) * (keep - (end > z ? 1 : 0)), off = inside ? middle[i] - term : term - middle[i];
-            good &= off <= gap[i] * (1 + 0x1p-20L) + 1e-25L || gap[i] > 1e30f;  // kMost of csrc/normaliser/betting.h
-        }
-    }
-    check.note("sides", good, {});
 }
 
 // No key of an interval's end is above its upper end.
@@ -189,17 +158,6 @@ void scan_edges(Check& check, const ScanKernels& scan) {
     check.note("an exponent that is too large says nothing", static_cast<Long>(beta) * right < kMostExponent - 1 || std::isinf(part[0]), {});
 }
 
-void histogram_edges(Check& check) {
-    Noise& noise = check.noise();
-    bool good = true;
-    for (const float x : {0.f, kLeast, 0x1p-126f, 1.f, 1e30f, std::numeric_limits<float>::max(), std::exp2(noise.uniform(-140, 127))}) {
-        const int bin = bin_of(x);
-        good &= bin >= 0 && bin < kBins && edge_of(bin) <= x && (x == std::numeric_limits<float>::max() || x < edge_of(bin + 1));
-    }
-    good &= edge_of(bin_of(kNever)) == kNever && bin_of(-1.f) == 0;
-    check.note("histograms", good, {});
-}
-
 void sum_edges(Check& check) {
     Noise& noise = check.noise();
     std::vector<double> f(1 + noise.below(70));
@@ -217,10 +175,8 @@ void sum_edges(Check& check) {
 void edges(Check& check, const ScanKernels& scan) {
     for (int i = 0; i < 40; ++i) {
         interval_edges(check);
-        side_edges(check);
         key_edges(check);
         scan_edges(check, scan);
-        histogram_edges(check);
         sum_edges(check);
     }
 }

@@ -110,19 +110,6 @@ double sum_exps_of(const double* f, int64_t n, double shift) {
     return fold(sum);
 }
 
-void run_sums_of(const float* u, int64_t n, double* sums) {
-    typedef float H __attribute__((vector_size(LANES * 2)));
-    for (int64_t start = 0; start < n; start += kRun) {
-        D sum = D{};
-        for (int64_t i = start; i < start + kRun; i += kHalf) {
-            H half;
-            std::memcpy(&half, u + i, sizeof half);
-            sum += __builtin_convertvector(half, D);
-        }
-        sums[start / kRun] = fold(sum);
-    }
-}
-
 // Columns of a matrix as it is stored, half a vector of floats, in float64.
 template <Kind K>
 inline D widened(const void* matrix, int64_t at) {
