@@ -160,6 +160,26 @@ def test_text_offsets_count_from_the_prompts_beginning(model: Model, stock: Any,
         assert len(ours["tokens"]) == count + 5 and all(len(one) in (2, 3) for one in ours["top_logprobs"][1:])
 
 
+def test_the_prompts_tokens_and_each_that_was_drawn_are_listed(model: Model) -> None:
+    """``max_tokens=0`` scores a prompt; a token that ends the text is listed where the prompt is, too."""
+    read, _ = model.log_probs("Hello ab")
+    scored = model.create_completion("Hello ab", max_tokens=0, echo=True, logprobs=1, temperature=0)
+    listed = scored["choices"][0]["logprobs"]
+    assert scored["choices"][0]["text"] == "Hello ab" and scored["usage"]["completion_tokens"] == 0
+    np.testing.assert_allclose(listed["token_logprobs"][1:], read[-len(listed["tokens"]) + 1 :], atol=2e-4)
+    end = {"logit_bias": {model.token_eos(): 1e3}, "temperature": 0}
+    ended = model.create_completion("Hello ab", max_tokens=1, echo=True, logprobs=1, **end)["choices"][0]
+    assert ended["finish_reason"] == "stop" and ended["text"] == "Hello ab"
+    assert len(ended["logprobs"]["tokens"]) == len(listed["tokens"]) + 1 == len(ended["logprobs"]["token_logprobs"])
+    alone = model.create_completion("Hello ab", max_tokens=1, logprobs=1, **end)["choices"][0]["logprobs"]
+    assert alone["tokens"] == []
+
+
+def test_no_two_tokens_have_one_name(model: Model) -> None:
+    names = [model._words.name(token) for token in range(model.n_vocab())]
+    assert len(set(names)) == len(names) and "bytes:\\xe4" in names and all(names)
+
+
 def test_chat_uses_the_files_template(model: Model, stock: Any) -> None:
     ours = model.create_chat_completion(MESSAGES, max_tokens=6, temperature=0.0)
     theirs = stock.create_chat_completion(MESSAGES, max_tokens=6, temperature=0.0)

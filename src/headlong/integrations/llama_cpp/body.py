@@ -106,6 +106,11 @@ class Body:
         llama_cpp.llama_memory_seq_rm(memory, sequence, -1, -1)
         return False
 
+    def copy(self, source: int, target: int) -> None:
+        """The sequence ``target`` holds what ``source`` does, and nothing else."""
+        self.keep(target, 0)
+        llama_cpp.llama_memory_seq_cp(llama_cpp.llama_get_memory(self.context), source, target, -1, -1)
+
     def saved(self, sequence: int) -> Any:
         """What a sequence holds, to the bit, for :meth:`load`."""
         size = llama_cpp.llama_state_seq_get_size(self.context, sequence)

@@ -50,6 +50,8 @@ class Writing:
         self._words, self._builder, self._criteria = words, TextBuilder(stops), criteria
         self.progress, self.reason = progress, "length"
         self.tokens: list[Token] = []
+        self.ending: list[Token] = []
+        """The token that ended the text, if one did; it is no part of it."""
 
     @property
     def text(self) -> str:
@@ -63,6 +65,7 @@ class Writing:
     def take(self, token: Token) -> str:
         """The text that can be shown now that this token has come."""
         if self._words.ends(token.id):
+            self.ending.append(token)
             return self._stop()
         self.tokens.append(token)
         if self._criteria is not None and self._criteria(self.progress.prompt + [one.id for one in self.tokens], None):
@@ -119,7 +122,8 @@ class Answers:
     def whole(self, text: Writing, before: str, with_logprobs: bool, echoed: Sequence[Token] = ()) -> dict[str, Any]:
         prompt, tokens = len(text.progress.prompt), len(text.tokens)
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        logprobs = self.logprobs([*echoed, *text.tokens]) if with_logprobs else None
+        ending = text.ending if echoed else []  # who counts the prompt's tokens counts one for each that was drawn
+        logprobs = self.logprobs([*echoed, *text.tokens, *ending]) if with_logprobs else None
         if logprobs and echoed:  # nothing is before the first
             logprobs["token_logprobs"][:1] = logprobs["top_logprobs"][:1] = [None]
         return {**self.chunk(before + text.text, text.reason, logprobs), "usage": usage}
@@ -130,13 +134,10 @@ class Answers:
         for token in tokens:
             if token.id == self._words.token_bos():
                 continue
-            text, ranked = self._text(token.id), {self._text(one): value for one, value in token.ranked}
+            text, ranked = self._words.name(token.id), {self._words.name(one): value for one, value in token.ranked}
             found["tokens"].append(text)
             found["text_offset"].append(self._offset)
             found["token_logprobs"].append(token.log_prob)
             found["top_logprobs"].append(ranked | {text: token.log_prob})
             self._offset += len(self._decoder.decode(self._words.piece(token.id)))
         return found
-
-    def _text(self, token: int) -> str:
-        return self._words.piece(token).decode(errors="ignore")

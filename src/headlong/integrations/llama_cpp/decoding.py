@@ -102,43 +102,53 @@ class Decoder:
     """A body, its embedding and its head."""
 
     def __init__(self, body: Body, embedding: Embedding, head: Head, sequences: int) -> None:
-        self._body, self._embedding, self._head = body, embedding, head
-        self._held: list[list[int]] = [[] for _ in range(sequences)]
+        self.body, self._embedding, self.head = body, embedding, head
+        self.held: list[list[int]] = [[] for _ in range(sequences)]
         self._owners: list[Callable[[], Progress | None]] = [_nobody] * sequences
         self.lock = body.lock
 
     def forget(self) -> None:
         """Empties the memory of every sequence; a text that goes on is decoded anew."""
         with self.lock:
-            for number, held in enumerate(self._held):
-                self._body.keep(number, 0)
+            for number, held in enumerate(self.held):
+                self.body.keep(number, 0)
                 held.clear()
                 self._owners[number] = _nobody
 
-    def room(self, prompt: Sequence[int]) -> int:
-        """How many tokens can follow the prompt."""
+    def keep(self, number: int, count: int) -> None:
+        """Forgets all but the first ``count`` tokens of a sequence, or all, where its memory cannot forget a part."""
+        if count < len(self.held[number]):
+            del self.held[number][count if self.body.keep(number, count) else 0 :]
+
+    def copy(self, source: int, target: int) -> None:
+        """Another sequence holds what ``source`` does."""
+        self.body.copy(source, target)
+        self.held[target][:] = self.held[source]
+
+    def room(self, prompt: Sequence[int], least: int = 1) -> int:
+        """How many tokens can follow the prompt; OptionError where they are fewer than ``least``."""
         if not prompt:
             raise OptionError("the prompt has no tokens; expected text, messages or at least one token")
-        if min(prompt) < 0 or max(prompt) >= self._head.vocab:
-            raise IdError(f"the prompt has a token outside 0 to {self._head.vocab - 1}")
-        if len(prompt) >= self._body.positions:
+        if min(prompt) < 0 or max(prompt) >= self.head.vocab:
+            raise IdError(f"the prompt has a token outside 0 to {self.head.vocab - 1}")
+        if len(prompt) + least > self.body.positions:
             raise OptionError(
-                f"Requested tokens ({len(prompt)}) exceed context window of {self._body.positions}; pass a larger n_ctx"
+                f"Requested tokens ({len(prompt)}) exceed context window of {self.body.positions}; pass a larger n_ctx"
             )
-        return self._body.positions - len(prompt)
+        return self.body.positions - len(prompt)
 
     def read(self, tokens: Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
         """The hidden vectors of a text in the first sequence, a batch at a time, and the tokens that follow each; the next
         batch writes over them."""
-        with self._at_work():
-            self._leave(0)
-            self._body.keep(0, 0)
-            self._held[0].clear()
-            for part in _parts([(token, place, 0) for place, token in enumerate(tokens)], self._body.largest_batch):
-                yield self._decoded(part), list(tokens[part[0][1] + 1 : part[-1][1] + 2])
+        with self.at_work():
+            self.leave(0)
+            self.body.keep(0, 0)
+            self.held[0].clear()
+            for part in parts([(token, place, 0) for place, token in enumerate(tokens)], self.body.largest_batch):
+                yield self.decoded(part), list(tokens[part[0][1] + 1 : part[-1][1] + 2])
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
+    def at_work(self) -> Iterator[None]:
         """Nobody else decodes. After an error, or Ctrl-C, nobody knows what the sequences hold."""
         with self.lock:
             try:
@@ -151,15 +161,15 @@ class Decoder:
         """The tokens of a text, each but the first with its log-probability and the ``count`` likeliest in its place."""
         found = [Token(tokens[0], None, 0.0, (), 0.0, 0.0, NOTHING_READ)]
         for hidden, after in self.read(tokens):
-            with self._body.team:
+            with self.body.team:
                 about = self._ranked(hidden[: len(after)], after, count)
-            found += [Token(token, *one, 0.0, 0.0, self._head.cost) for token, one in zip(after, about, strict=True)]
+            found += [Token(token, *one, 0.0, 0.0, self.head.cost) for token, one in zip(after, about, strict=True)]
         return found
 
     def log_probs(self, hidden: Singles, after: Sequence[int]) -> tuple[Doubles, Doubles]:
         """Of the tokens that follow, and how far each can be off."""
-        with self._body.team:
-            values, error = self._head.log_probs(hidden[: len(after)], np.array(after, np.int64)[:, None])
+        with self.body.team:
+            values, error = self.head.log_probs(hidden[: len(after)], np.array(after, np.int64)[:, None])
         return values[:, 0], error
 
     def memory(self) -> dict[str, int]:
@@ -170,17 +180,17 @@ class Decoder:
         self, rows: Sequence[Progress], settings: Settings, logprobs: int | None = None
     ) -> Iterator[list[tuple[Progress, Token]]]:
         """The next token of each sequence that is not done, until all are."""
-        pick, team, active = self._picker(rows, settings), self._body.team, list(rows)
+        pick, team, active = self._picker(rows, settings), self.body.team, [row for row in rows if not row.done]
         try:
             while active:
-                with self._at_work():
+                with self.at_work():
                     start = time.perf_counter()
                     hidden = self._last_hidden(active)
                     asked = time.perf_counter()
                     with team:
                         ids = pick(active, hidden)
                         ranked = self._ranked(hidden, ids, logprobs)
-                    took = asked - start, time.perf_counter() - asked, self._head.cost
+                    took = asked - start, time.perf_counter() - asked, self.head.cost
                 for row, token in zip(active, ids, strict=True):
                     row.take(token)
                 yield [(row, Token(token, *about, *took)) for row, token, about in zip(active, ids, ranked, strict=True)]
@@ -189,51 +199,50 @@ class Decoder:
             for row in rows:  # where the caller stops before the end: nothing of it need be kept
                 row.done = True
 
-    def _leave(self, number: int) -> None:
+    def leave(self, number: int) -> None:
         """Puts away what the sequence holds, if that is a text that goes on."""
         owner = self._owners[number]()
         if owner is not None and not owner.done:
-            owner.put_away = self._body.saved(number)
+            owner.put_away = self.body.saved(number)
         self._owners[number] = _nobody
 
     def _missing(self, row: Progress) -> list[tuple[int, int, int]]:
         """The tokens of a text that its sequence does not hold yet, the last one among them."""
-        number, held = row.number, self._held[row.number]
+        number, held = row.number, self.held[row.number]
         if self._owners[number]() is row:
             return [(row.generated[-1], len(held), number)]
-        self._leave(number)
+        self.leave(number)
         tokens, state, row.put_away = [*row.prompt, *row.generated], row.put_away, None
         if state is not None:
-            held[:] = tokens[:-1] if self._body.load(number, state) else []
+            held[:] = tokens[:-1] if self.body.load(number, state) else []
         else:
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(held, tokens[:-1], strict=False)))
-            if same < len(held):
-                del held[same if self._body.keep(number, same) else 0 :]
+            self.keep(number, same)
         self._owners[number] = weakref.ref(row)
         return [(tokens[at], at, number) for at in range(len(held), len(tokens))]
 
     def _last_hidden(self, rows: Sequence[Progress]) -> Singles:
         """The hidden vector of each text's last token."""
         places = [place for row in rows for place in self._missing(row)]
-        if len(places) == len(rows) <= self._body.largest_batch:
-            return self._decoded(places)
-        hidden = np.empty((len(rows), self._body.dim), np.float32)
+        if len(places) == len(rows) <= self.body.largest_batch:
+            return self.decoded(places)
+        hidden = np.empty((len(rows), self.body.dim), np.float32)
         last = {row.number: index for index, row in enumerate(rows)}
-        for part in _parts(places, self._body.largest_batch):
-            for vector, (_, _, number) in zip(self._decoded(part), part, strict=True):
+        for part in parts(places, self.body.largest_batch):
+            for vector, (_, _, number) in zip(self.decoded(part), part, strict=True):
                 hidden[last[number]] = vector
         return hidden
 
-    def _decoded(self, places: Sequence[tuple[int, int, int]]) -> Singles:
+    def decoded(self, places: Sequence[tuple[int, int, int]]) -> Singles:
         tokens, positions, sequences = (list(column) for column in zip(*places, strict=True))
-        found = self._body.decode(self._embedding(tokens), positions, sequences)
+        found = self.body.decode(self._embedding(tokens), positions, sequences)
         for token, number in zip(tokens, sequences, strict=True):
-            self._held[number].append(token)
+            self.held[number].append(token)
         return found
 
     def _picker(self, rows: Sequence[Progress], settings: Settings) -> Callable[[list[Progress], Singles], list[int]]:
         """Finds the next tokens of sequences: by one question for all of them where they ask the same, else one for each."""
-        head, seed = self._head, settings.noise_seed
+        head, seed = self.head, settings.noise_seed
         edits = settings.moving or any(row.grammar is not None for row in rows)
         if settings.greedy and not edits:
             return lambda active, hidden: [int(token) for token in head.likeliest(hidden)]
@@ -276,7 +285,7 @@ class Decoder:
         filters |= {"min_p": settings.min_p} if settings.min_p > 0 else {}
 
         def drawing(active: list[Progress], hidden: Singles) -> list[int]:
-            ids, _ = self._head.draw(hidden, seed, self._places(active), temperature=settings.temperature, **filters)
+            ids, _ = self.head.draw(hidden, seed, self._places(active), temperature=settings.temperature, **filters)
             return [int(token) for token in ids]
 
         return drawing
@@ -287,8 +296,8 @@ class Decoder:
             return [(None, 0.0, ())] * len(ids)
         chosen = np.array(ids, np.int64)[:, None]
         if count:
-            chosen = np.concatenate([chosen, self._head.best(hidden, count)[0]], axis=1)
-        log_probs, error = self._head.log_probs(hidden, chosen)
+            chosen = np.concatenate([chosen, self.head.best(hidden, count)[0]], axis=1)
+        log_probs, error = self.head.log_probs(hidden, chosen)
         return [
             (float(values[0]), float(off), tuple(zip(map(int, names[1:]), map(float, values[1:]), strict=True)))
             for names, values, off in zip(chosen, log_probs, error, strict=True)
@@ -299,5 +308,5 @@ def _nobody() -> None:
     """The owner of a sequence that no text is in the middle of."""
 
 
-def _parts(places: list[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:
+def parts(places: list[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:
     return (places[start : start + size] for start in range(0, len(places), size))

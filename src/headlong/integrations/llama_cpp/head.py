@@ -97,6 +97,12 @@ class Head:
         found = self.engine.log_prob(hidden, ids)
         return np.asarray(found.log_probs, np.float64), np.asarray(found.error, np.float64)
 
+    def scores(self, hidden: Any, rows: Any, ids: Ids) -> tuple[Doubles, Doubles, Any]:
+        """Of the class ``ids[i]`` after the vector ``rows[i]``: log-probability, how far off, whether it is the likeliest."""
+        top = self.engine.topk(hidden, k=1)
+        given = self._exponents(self.engine.log_prob(hidden[rows], ids[:, None], eps=math.inf).logits)[:, 0]
+        return given - np.asarray(top.lse, np.float64)[rows], np.asarray(top.error, np.float64)[rows], top.ids[rows, 0] == ids
+
     def draw(self, hidden: Any, seed: int, positions: Any, **filters: Any) -> tuple[Ids, Doubles]:
         """One class of each row after temperature, top_p and min_p, and its ``x / temperature`` + Gumbel noise.
 

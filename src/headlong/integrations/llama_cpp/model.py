@@ -23,6 +23,7 @@ from headlong.integrations.llama_cpp.families import input_scale
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import Head, engine_of
 from headlong.integrations.llama_cpp.options import context_options
+from headlong.integrations.llama_cpp.scoring import Scored, scored
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several, stop_words
 from headlong.layers.gguf_file import GgufFile
@@ -129,6 +130,22 @@ class Model:
         values = [self._decoder.log_probs(hidden, after) for hidden, after in self._read(text)]
         return np.concatenate([value for value, _ in values]), np.concatenate([error for _, error in values])
 
+    def scores(self, texts: Sequence[tuple[Sequence[int], int]]) -> Iterator[tuple[int, Scored]]:
+        """``(place, scores)`` of each of many texts ``(tokens, start)``: the log-probabilities of its tokens from ``start`` on,
+        how far each can be off and whether it is the likeliest. What texts have in common is decoded once.
+
+        A text has at most ``n_ctx`` tokens before its last; texts come in the order of their tokens.
+        """
+        self._check_unchanged()
+        for tokens, start in texts:
+            self._decoder.room(tokens[:-1], 0)
+            whole(start, "start", 1, len(tokens) - 1)
+        return scored(self._decoder, texts)
+
+    def chat_text(self, messages: Any) -> str:
+        """The text that the chat template makes of messages."""
+        return self.detokenize(self._words.chat_prompt(messages)[0], special=True).decode(errors="replace")
+
     def hidden(self, text: str | Sequence[int]) -> Singles:
         """The hidden vectors ``[tokens, dim]`` of a text, after the last norm."""
         return np.concatenate([hidden.copy() for hidden, _ in self._read(text)])
@@ -186,7 +203,8 @@ class Model:
     ) -> Any:
         """As ``llama_cpp.Llama.create_completion``: a dictionary, or chunks of one.
 
-        ``text_offset`` counts from the prompt's beginning: letters of a text, tokens of a list of tokens.
+        ``text_offset`` counts from the prompt's beginning: letters of a text, tokens of a list of tokens. With ``echo=True``
+        ``max_tokens=0`` is none, and ``logprobs=`` lists the prompt's tokens, then each drawn one, that which ends the text, too.
         """
         self._check_unchanged()
         if several(prompt):
@@ -198,6 +216,8 @@ class Model:
         logprobs = self._ranks(logprobs)
         tokens = self._words.prompt(prompt)
         text = self._writing(tokens, 0, max_tokens, stop_words(stop), grammar, stopping_criteria)
+        if echo and max_tokens == 0:
+            text.progress.done = True
         answers = Answers(self._words, model or self.model_path, 0 if echo else len(prompt))
         found = pieces(self._decoder, [text], self._settings(settings), logprobs)
         if stream:

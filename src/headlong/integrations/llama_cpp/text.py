@@ -50,10 +50,21 @@ class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
         """The bytes of a token; none of a special one."""
         found = self._pieces.get(token)
         if found is None:
-            buffer = ctypes.create_string_buffer(LONGEST)  # one for all would be every thread's
-            count = llama_cpp.llama_token_to_piece(self.pointer, token, buffer, LONGEST, 0, False)
-            found = self._pieces[token] = buffer.raw[: max(count, 0)]
+            found = self._pieces[token] = self._rendered(token, special=False)
         return found
+
+    def name(self, token: int) -> str:
+        """A token's text; a special one's name; ``bytes:`` and their numbers where the bytes alone are no text."""
+        piece = self.piece(token) or self._rendered(token, special=True)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+    def _rendered(self, token: int, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(LONGEST)  # one for all would be every thread's
+        count = llama_cpp.llama_token_to_piece(self.pointer, token, buffer, LONGEST, 0, special)
+        return buffer.raw[: max(count, 0)]
 
     def prompt(self, prompt: str | Sequence[int]) -> list[int]:
         """The tokens of a text, with those that the model wants at its ends, as ``create_completion`` has them."""
