@@ -16,7 +16,7 @@ from headlong.errors import OptionError, UnsupportedError
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install 'headlong[eval]'")
 
-from headlong.integrations.lm_eval import HeadlongGguf  # noqa: E402
+from headlong.integrations.llama_cpp.lm_eval import HeadlongGguf  # noqa: E402
 
 NEAR, NEAR_EACH = 1e-3, 1e-6
 """Nats of a text, and for each of its nats: what layers in float32 round. Keys and values are float32 here, too."""
@@ -125,7 +125,7 @@ def test_two_tasks_have_the_scores_of_transformers(path: Path, tmp_path: Path, m
 
 COMMAND = """
 import sys
-from headlong.integrations import lm_eval
+from headlong.integrations.llama_cpp import lm_eval
 sys.argv = ["lm_eval", *sys.argv[1:]]
 lm_eval.main()
 """

@@ -204,7 +204,7 @@ class Model:
         """As ``llama_cpp.Llama.create_completion``: a dictionary, or chunks of one.
 
         ``text_offset`` counts from the prompt's beginning: letters of a text, tokens of a list of tokens. With ``echo=True``
-        ``max_tokens=0`` is none, and ``logprobs=`` lists the prompt's tokens, then each drawn one, that which ends the text, too.
+        ``max_tokens=0`` is none, and ``logprobs=`` lists the prompt's tokens, then each drawn one, one that ends the text, too.
         """
         self._check_unchanged()
         if several(prompt):

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m headlong.integrations.lm_eval --model headlong_gguf --model_args pretrained=model.gguf --tasks lambada_openai
+    python -m headlong.integrations.llama_cpp.lm_eval --model headlong_gguf --model_args pretrained=model.gguf --tasks piqa
 
 is ``lm_eval`` itself, which finds the model by that name once this module is imported. ``model_args`` are the arguments of
 :class:`HeadlongGguf`.
@@ -27,7 +27,7 @@ except ImportError as error:
 
 from tqdm import tqdm
 
-from headlong.integrations.llama_cpp import Model
+from headlong.integrations.llama_cpp.model import Model
 
 HARNESS = ("batch_size", "max_batch_size", "device")
 """What the harness hands to every model: as many texts are decoded at once as there are sequences, on the CPU."""
