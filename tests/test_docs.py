@@ -79,6 +79,15 @@ def test_the_page_for_gguf_models_runs_as_it_is_written(tmp_path: Path, monkeypa
     assert names["out"]["choices"][0]["message"]["role"] == "assistant"
 
 
+def test_the_page_for_tables_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'headlong[arrow]'")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for number, block in enumerate(_blocks("tables.md")):
+        exec(compile(block, f"tables.md, step {number + 1}", "exec"), names)  # noqa: S102
+    assert names["layer"].vocab == 50_000 and Path("answers.parquet").exists()
+
+
 def test_the_page_for_many_machines_runs_as_it_is_written(tmp_path: Path) -> None:
     layer = headlong.Layer(np.random.default_rng(0).standard_normal((500, 8)).astype(np.float32))
     layer.save(tmp_path / "model.safetensors")
@@ -160,7 +169,7 @@ SETTINGS: dict[str, Any] = {
 """What the examples of a page take for granted."""
 ELSEWHERE = {"../studies/pages/adaptive-softmax.md": _texts}
 """Pages with examples of the package that are not in the site."""
-ALONE = {"checkpoints.md", "sklearn.md", "search.md", "transformers.md", "distributed.md", "llama-cpp.md"}
+ALONE = {"checkpoints.md", "sklearn.md", "search.md", "transformers.md", "distributed.md", "llama-cpp.md", "tables.md"}
 """Pages with a test of their own, here or with the recipes."""
 
 

@@ -20,7 +20,7 @@ STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", 
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = (
     "errors", "number_checks", "cached_attribute", "randomness", "dtypes", "answers", "arrays", "packed_rows", "links",
-    "promise", "plan", "store", "layers",
+    "promise", "plan", "store", "tables", "layers",
 )  # fmt: skip
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
@@ -78,10 +78,11 @@ LAW: dict[str, set[str]] = {
 }
 FILES = {
     "demo/language_model.py": {"torch"}, "packed_rows.py": {"gguf"},
+    **{f"tables/{name}.py": {"pyarrow", "lance"} for name in ("arrow", "files", "answers")},
     "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"},
 }  # fmt: skip
-"""Files with a package of their own: a GPU's memory, GGUF files."""
-OPTIONAL = {"torch", "matplotlib", "transformers", "scipy", "gguf", "llama_cpp", *SEARCHING}
+"""Files with a package of their own: a GPU's memory, GGUF files, tables."""
+OPTIONAL = {"pyarrow", "lance", "torch", "matplotlib", "transformers", "scipy", "gguf", "llama_cpp", *SEARCHING}
 """Packages that need not be there: imported inside functions only..."""
 AT_THE_TOP = {
     "heads": {"torch"},

@@ -548,3 +548,19 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         write_json(there, [{"new": 2}] * 1000)
     assert json.loads(there.read_text(encoding="utf-8")) == {"old": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["found.json"]
+
+
+def test_tables_are_layers_and_hidden_vectors_and_answers(files: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'headlong[arrow]'")
+    from pyarrow import parquet
+
+    weight, hidden = np.asarray(hl.Layer.load(files / "layer.safetensors").weight), np.load(files / "h.npy")
+    for name, rows in (("items", weight), ("queries", hidden)):
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+        parquet.write_table(pa.table({"e": lists, "other": lists}), files / f"{name}.parquet")
+    call("topk", files / "items.parquet:e", files / "queries.parquet:other", "-k", 3, "-o", files / "answers.parquet")
+    expected = hl.compile(hl.Layer(weight), delta=0.0).topk(hidden, k=3).ids
+    assert parquet.read_table(files / "answers.parquet")["ids"].to_pylist() == expected.tolist()
+    call("compile", files / "items.parquet:e", "-o", files / "items.safetensors", "--calibration", files / "queries.parquet:e")
+    assert "the columns of vectors e, other" in fails("topk", files / "items.parquet", files / "h.npy")
+    assert "no bias" in fails("compile", files / "items.parquet:e:b", "-o", files / "x.safetensors")

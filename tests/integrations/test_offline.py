@@ -166,3 +166,16 @@ def test_what_the_clients_themselves_say_of_columns_without_vectors(path: str, n
         best = hl.load(path).topk(np.full((1, 8), 0.5, np.float32), 3).ids[0].tolist()
         assert "holds ml.Vectors, which Spark does not hand to pandas; make it an array first" in said
         assert f"as it was told: {best}" in said
+
+
+def test_a_batch_that_is_an_arrow_table(path: str) -> None:
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'headlong[arrow]'")
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(HIDDEN.reshape(-1)), 8)
+    for given in (pa.table({"row": range(6), "hidden": vectors}), pa.record_batch({"row": range(6), "hidden": vectors})):
+        found = Scorer(path, k=4)(given)
+        assert found.column_names == ["row", "hidden", "ids", "log_probs", "error", "proved"]
+        assert found["ids"].to_pylist() == hl.load(path).topk(HIDDEN, 4).ids.tolist()
+    with pytest.raises(InputError, match="the batch has the columns row; expected 'hidden'"):
+        Scorer(path)(pa.table({"row": [1]}))
+    with pytest.raises(InputError, match="there is a column 'ids' already"):
+        Scorer(path)(pa.table({"hidden": vectors, "ids": range(6)}))

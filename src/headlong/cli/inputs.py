@@ -1,7 +1,8 @@
 """Files as the command line names them: ``path[:tensor[:bias]]`` for a layer, ``path[:tensor]`` for hidden vectors.
 
-A layer comes from a safetensors file, a sharded index or a checkpoint's folder; hidden vectors from a safetensors file
-or an ``.npy``. Its metadata says whether a file holds an engine or a layer. Everything is mapped, and nothing pickled is read.
+A layer comes from a safetensors file, a sharded index, a checkpoint's folder, or a table of vectors (Parquet, Arrow, Lance,
+PostgreSQL's binary COPY); hidden vectors from a safetensors file, such a table, or an ``.npy``. Its metadata says whether a
+file holds an engine or a layer. What can be is mapped, and nothing pickled is read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from headlong.layers.structured import StructuredLayer
 from headlong.loading import load
 from headlong.number_checks import file_name
 from headlong.store import is_tensor_file, mapped_bytes, open_file
+from headlong.tables import files
 
 PLAIN = "weight"
 """The tensor of a file that holds one layer and no model; looked for after the names that models use."""
@@ -83,6 +85,10 @@ def split(text: str, names: int) -> list[str]:
 def layer(text: str, weight: str | None = None, bias: str | None = None) -> Layer:
     """The layer that ``path[:tensor[:bias]]`` names; the options win over the names. An empty bias takes none."""
     path, *names = split(text, 2)
+    if files.kind(path):
+        if bias or len(names) > 1:
+            raise OptionError(f"{path} is a table of vectors, which have no bias; leave {bias or names[1]!r} out")
+        return Layer.from_arrow(path, weight or (names[0] if names else None))
     if form(path) in ENGINES:
         raise OptionError(f"{path} is a compiled engine; expected a layer: use topk to query it, or name its layer")
     if form(path) == structured.FORMAT:
@@ -163,7 +169,8 @@ def hidden(text: str, dim: int | None = None, vocab: int | None = None) -> Any:
     array = path.endswith(".npy") or refused_formats.kind(path) == "npy"
     if array and names:
         raise MissingTensorError(f"{text}: an .npy file holds one array, without a name; leave :{names[0]} out")
-    rows = _npy(path) if array else _tensor(path, names[0] if names else None)
+    name = names[0] if names else None
+    rows = _npy(path) if array else files.whole(path, name) if files.kind(path) else _tensor(path, name)
     if rows.ndim == 1:
         rows = rows[None, :]
     if rows.ndim != 2 or rows.shape[1] != (dim or rows.shape[1]):

@@ -20,6 +20,7 @@ import numpy as np
 import headlong
 from headlong.arrays import as_numpy, kind_of
 from headlong.errors import InputError, named
+from headlong.tables import answers, arrow
 
 Columns = dict[str, Any]
 ADDED: dict[str, Any] = {
@@ -38,8 +39,10 @@ class Scorer:
         self.engine = loaded(str(engine), threads) if not hasattr(engine, "topk") else engine
         self.k, self.column = k, column
 
-    def __call__(self, batch: Mapping[str, Any]) -> Columns:
-        """A batch of columns, as Ray's ``batch_format="numpy"`` hands it over."""
+    def __call__(self, batch: Any) -> Any:
+        """A batch of columns, as Ray's ``batch_format="numpy"`` hands it over; of an Arrow table (``"pyarrow"``) a table."""
+        if arrow.is_arrow(batch):
+            return self._table(batch)
         if not isinstance(batch, Mapping):
             raise InputError(f"the batch is {named(batch)}; expected columns by name, as batch_format='numpy' gives them")
         if self.column not in batch:
@@ -49,6 +52,19 @@ class Scorer:
         top = self.engine.topk(vectors(batch[self.column], self.engine.layer.dim, self.column), k=self.k)
         found = {"ids": top.ids, "log_probs": top.log_probs, "error": top.error, "proved": top.proved}
         return {**batch, **found}
+
+    def _table(self, given: Any) -> Any:
+        """The table and what is added; its vectors are not copied."""
+        table = arrow.as_table(given, "the batch")
+        names = ", ".join(table.column_names) or "none"
+        if self.column not in table.column_names:
+            raise InputError(f"the batch has the columns {names}; expected {self.column!r}, a vector in each row")
+        _check_free(table.column_names)
+        top = self.engine.topk(arrow.vectors(table, self.column, "the batch"), k=self.k)
+        added = answers.table(top)
+        for name in ADDED:
+            table = table.append_column(name, added.column(name))
+        return table
 
 
 def in_pandas(engine: str, k: int = 10, column: str = "hidden", threads: int = 1) -> Callable[[Iterator[Any]], Iterator[Any]]:

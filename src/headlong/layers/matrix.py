@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.cached_attribute import once
-from headlong.errors import MalformedFileError, OptionError, named
+from headlong.errors import DtypeError, MalformedFileError, OptionError, named
 from headlong.layers.checkpoint import Checkpoint, open_checkpoint
 from headlong.layers.gguf_file import GgufFile
 from headlong.layers.written_to import WrittenTo
 from headlong.links import IDENTITY, Link, link_from_dict
-from headlong.number_checks import flag, text
+from headlong.number_checks import file_name, flag, text
 from headlong.packed_rows import PackedRows
 from headlong.store import check_version, checksum, json_object, write_file
 
@@ -106,6 +106,35 @@ class Layer:
         written_out = kind is not None and not isinstance(matrix, PackedRows)
         origin = f"{name} ({kind}, written out as float32: {matrix.nbytes / 2**20:,.0f} MiB)" if written_out else name
         return cls(matrix, offset, link, name=origin)
+
+    @classmethod
+    def from_arrow(
+        cls,
+        data: Any,
+        column: str | None = None,
+        bias: Any = None,
+        link: Link | None = None,
+        *,
+        name: str = "",
+        copy: bool = False,
+    ) -> Layer:
+        """A layer whose rows are a column of vectors, which is not copied where it lies in one piece.
+
+        ``data``    an Arrow table, batch or array; whatever has ``__arrow_c_stream__`` or ``__arrow_c_array__`` (DuckDB,
+                    polars, pandas); a dataset of Hugging Face or Lance; or the path of a file or folder of such: Parquet, Arrow
+                    (mapped), Lance, PostgreSQL's ``COPY ... (FORMAT BINARY)`` of pgvector's types
+        ``column``  its name; None takes the only one that holds vectors
+        Vectors are lists of float or halffloat, all of one length; a null is refused with its row.
+        """
+        from headlong.tables import arrow, files
+
+        if isinstance(data, str | os.PathLike):
+            rows = files.whole(file_name(data, "data"), column)
+        else:
+            rows = arrow.vectors(data, column, name or "data")
+        if rows.dtype == np.float64:
+            raise DtypeError(f"{name or 'data'} holds vectors of double; expected float or halffloat: cast the column first")
+        return cls(rows, bias, link, name=name or column or "", copy=copy)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the layer and its link to a file that :meth:`load` reads without tensor names."""

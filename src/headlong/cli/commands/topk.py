@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headlong.cli.shared_options import Bias, HiddenFile, JsonFile, JsonLines, K, Method, Threads, Weight, settled
+from headlong.cli.shared_options import AnswerFile, Bias, HiddenFile, JsonLines, K, Method, Threads, Weight, settled
 
 SHOWN = 20
 """Queries printed as text; JSON has them all."""
@@ -24,7 +24,7 @@ def topk(
     bias: Bias = None,
     threads: Threads = None,
     device: Annotated[str | None, typer.Option(help="cuda or cuda:N: the layer on that GPU; default: the CPU.")] = None,
-    out: JsonFile = None,
+    out: AnswerFile = None,
     as_json: JsonLines = False,
 ) -> None:
     """Find the likeliest classes of each hidden vector, with the error and the proof of each row."""
@@ -32,6 +32,7 @@ def topk(
     import headlong as hl
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, json_lines, say_json, show, topk_table, write_json
+    from headlong.tables import answers
 
     given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None,
              "--device": device is not None}
@@ -43,12 +44,22 @@ def topk(
         inputs.target(out, source, hidden)
     shown = rows if as_json or out is not None else rows[:SHOWN]
     lines: list[dict[str, Any]] = []
+    parts: list[Any] = []
+    as_table = out is not None and answers.is_table(out)
     with bars() as stage:
         move = stage("answer")
         for start in range(0, len(shown), BLOCK):
-            lines += json_lines(engine.topk(shown[start : start + BLOCK], k=k, eps=eps), start)
+            top = engine.topk(shown[start : start + BLOCK], k=k, eps=eps)
+            if as_table:
+                parts.append(answers.table(top))
+            if as_json or not as_table or start < SHOWN:
+                lines += json_lines(top, start)
             move(min(start + BLOCK, len(shown)), len(shown))
-    write_json(out, lines)
+    if out is not None and as_table:
+        answers.write(out, parts)
+        typer.echo(f"wrote {out}", err=True)
+    else:
+        write_json(out, lines)
     if as_json:
         for line in lines:
             say_json(line)

@@ -1,0 +1,1 @@
+"""Vectors where they lie: columns of Arrow, Parquet, Lance and PostgreSQL's binary COPY, as arrays; answers as tables."""
