@@ -64,7 +64,7 @@ LAW: dict[str, set[str]] = {
     },
     "integrations/generation": {*ASKING, "integrations", "torch", "transformers"},
     "integrations/sklearn": {*ASKING, "heads", "torch", "sklearn", "scipy"},
-    "integrations/llama_cpp": {*ASKING, "llama_cpp", "lm_eval", "tqdm"},
+    "integrations/llama_cpp": {*ASKING, "fastapi", "llama_cpp", "lm_eval", "sse_starlette", "tqdm", "uvicorn"},
     "integrations/recommenders": {*ASKING, "scipy", "implicit", "rectools"},
     "inspection": MEASURING,
     "margins": {*CORE, "native", "previews", "engines"},
@@ -89,7 +89,7 @@ AT_THE_TOP = {
     "integrations": {"torch", "transformers", "sklearn", "scipy"},
     "integrations/generation": {"torch", "transformers"},
     "integrations/sklearn": {"torch", "sklearn", "scipy"},
-    "integrations/llama_cpp": {"llama_cpp", "lm_eval", "tqdm"},
+    "integrations/llama_cpp": {"fastapi", "llama_cpp", "lm_eval", "sse_starlette", "tqdm", "uvicorn"},
     "integrations/recommenders": {"scipy", "implicit", "rectools"},
 }
 """...but for these, which are nothing without them."""

@@ -144,7 +144,7 @@ def test_what_a_task_may_not_ask_is_a_sentence(path: Path) -> None:
     ours = HeadlongGguf(str(path), n_ctx=512, n_threads=1, cache=str(path.parent), batch_size=1, device="cpu")
     messages = [{"role": "user", "content": "Hello"}]
     text = ours.apply_chat_template(messages)
-    assert ours.tok_encode(text) == ours.model._words.chat_prompt(messages)[0] and ours.chat_template(True)
+    assert ours.tok_encode(text) == ours.model.words.chat_prompt(messages)[0] and ours.chat_template(True)
     with pytest.raises(UnsupportedError, match="gen_prefix"):
         ours.apply_chat_template(messages, add_generation_prompt=False)
     with pytest.raises(OptionError, match="a GGUF file has one"):

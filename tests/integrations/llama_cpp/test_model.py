@@ -153,8 +153,8 @@ def test_text_offsets_count_from_the_prompts_beginning(model: Model, stock: Any,
     if ours["tokens"] == theirs["tokens"] and "stream" not in options:  # greedy ties may part
         assert ours["text_offset"] == theirs["text_offset"]
     if "echo" in options:
-        read, error = model.log_probs(model._words.prompt(prompt))
-        count = len(model._words.prompt(prompt)) - (model._words.prompt(prompt)[0] == model.token_bos())
+        read, error = model.log_probs(model.words.prompt(prompt))
+        count = len(model.words.prompt(prompt)) - (model.words.prompt(prompt)[0] == model.token_bos())
         assert ours["token_logprobs"][0] is None and ours["top_logprobs"][0] is None
         np.testing.assert_allclose(ours["token_logprobs"][1:count], read[len(read) + 1 - count :], atol=2 * error.max())
         assert len(ours["tokens"]) == count + 5 and all(len(one) in (2, 3) for one in ours["top_logprobs"][1:])
@@ -176,7 +176,7 @@ def test_the_prompts_tokens_and_each_that_was_drawn_are_listed(model: Model) -> 
 
 
 def test_no_two_tokens_have_one_name(model: Model) -> None:
-    names = [model._words.name(token) for token in range(model.n_vocab())]
+    names = [model.words.name(token) for token in range(model.n_vocab())]
     assert len(set(names)) == len(names) and "bytes:\\xe4" in names and all(names)
 
 

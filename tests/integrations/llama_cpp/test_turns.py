@@ -111,13 +111,13 @@ def test_threads_have_their_own_texts(model: Model) -> None:
 def test_chat_prompts_of_threads_are_their_own(model: Model) -> None:
     """A prompt is made by a chat handler, which asks for a completion: nobody else's is caught for it."""
     messages = [[{"role": "user", "content": f"Hello {'ab' * number}"}] for number in range(6)]
-    expected = [model._words.chat_prompt(one)[0] for one in messages]
+    expected = [model.words.chat_prompt(one)[0] for one in messages]
     found: list[Any] = [None] * 6
 
     def ask(place: int) -> None:
         found[place] = []
         for _ in range(8):
-            found[place] += [model._words.chat_prompt(messages[place])[0] == expected[place]]
+            found[place] += [model.words.chat_prompt(messages[place])[0] == expected[place]]
             answer = model.create_chat_completion(messages[place], max_tokens=2, temperature=0.0)
             found[place] += [answer["usage"]["prompt_tokens"] == len(expected[place])]
 

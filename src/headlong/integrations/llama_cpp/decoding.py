@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -58,10 +58,16 @@ class Token(NamedTuple):
 
 
 class Progress:
-    """One sequence while it is generated; whoever reads its tokens sets ``done``."""
+    """One text while it is generated; whoever reads its tokens sets ``done``.
 
-    def __init__(self, prompt: Sequence[int], number: int, most: int, grammar: Grammar | None) -> None:
+    ``number``  the sequence that it is in; ``voice``  whose noise it has: which of the texts of one call it is
+    """
+
+    def __init__(
+        self, prompt: Sequence[int], number: int, most: int, grammar: Grammar | None, voice: int | None = None
+    ) -> None:
         self.prompt, self.number, self.most, self.grammar = list(prompt), number, most, grammar
+        self.voice = number if voice is None else voice
         self.generated: list[int] = []
         self.done = False
         self.put_away: Any = None
@@ -105,11 +111,12 @@ class Decoder:
         self.body, self._embedding, self.head = body, embedding, head
         self.held: list[list[int]] = [[] for _ in range(sequences)]
         self._owners: list[Callable[[], Progress | None]] = [_nobody] * sequences
-        self.lock = body.lock
+        self.lock: AbstractContextManager[Any] = body.lock
+        """Held by who asks for more than one thing in a row."""
 
     def forget(self) -> None:
         """Empties the memory of every sequence; a text that goes on is decoded anew."""
-        with self.lock:
+        with self.body.lock:
             for number, held in enumerate(self.held):
                 self.body.keep(number, 0)
                 held.clear()
@@ -137,32 +144,31 @@ class Decoder:
             )
         return self.body.positions - len(prompt)
 
-    def read(self, tokens: Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
-        """The hidden vectors of a text in the first sequence, a batch at a time, and the tokens that follow each; the next
-        batch writes over them."""
+    def read(self, tokens: Sequence[int], number: int = 0) -> Iterator[tuple[Singles, list[int]]]:
+        """The hidden vectors of a text in a sequence, a batch at a time, and the tokens that follow each; the next batch
+        writes over them."""
         with self.at_work():
-            self.leave(0)
-            self.body.keep(0, 0)
-            self.held[0].clear()
-            for part in parts([(token, place, 0) for place, token in enumerate(tokens)], self.body.largest_batch):
+            self.leave(number)
+            self.keep(number, 0)
+            for part in parts([(token, place, number) for place, token in enumerate(tokens)], self.body.largest_batch):
                 yield self.decoded(part), list(tokens[part[0][1] + 1 : part[-1][1] + 2])
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Nobody else decodes. After an error, or Ctrl-C, nobody knows what the sequences hold."""
-        with self.lock:
+        with self.body.lock:
             try:
                 yield
             except BaseException:
                 self.forget()
                 raise
 
-    def told(self, tokens: Sequence[int], count: int) -> list[Token]:
+    def told(self, tokens: Sequence[int], count: int, number: int = 0) -> list[Token]:
         """The tokens of a text, each but the first with its log-probability and the ``count`` likeliest in its place."""
         found = [Token(tokens[0], None, 0.0, (), 0.0, 0.0, NOTHING_READ)]
-        for hidden, after in self.read(tokens):
+        for hidden, after in self.read(tokens, number):
             with self.body.team:
-                about = self._ranked(hidden[: len(after)], after, count)
+                about = self.ranked(hidden[: len(after)], after, count)
             found += [Token(token, *one, 0.0, 0.0, self.head.cost) for token, one in zip(after, about, strict=True)]
         return found
 
@@ -180,16 +186,16 @@ class Decoder:
         self, rows: Sequence[Progress], settings: Settings, logprobs: int | None = None
     ) -> Iterator[list[tuple[Progress, Token]]]:
         """The next token of each sequence that is not done, until all are."""
-        pick, team, active = self._picker(rows, settings), self.body.team, [row for row in rows if not row.done]
+        pick, team, active = self.picker(rows, settings), self.body.team, [row for row in rows if not row.done]
         try:
             while active:
                 with self.at_work():
                     start = time.perf_counter()
-                    hidden = self._last_hidden(active)
+                    hidden = self.last_hidden(active)
                     asked = time.perf_counter()
                     with team:
                         ids = pick(active, hidden)
-                        ranked = self._ranked(hidden, ids, logprobs)
+                        ranked = self.ranked(hidden, ids, logprobs)
                     took = asked - start, time.perf_counter() - asked, self.head.cost
                 for row, token in zip(active, ids, strict=True):
                     row.take(token)
@@ -221,7 +227,7 @@ class Decoder:
         self._owners[number] = weakref.ref(row)
         return [(tokens[at], at, number) for at in range(len(held), len(tokens))]
 
-    def _last_hidden(self, rows: Sequence[Progress]) -> Singles:
+    def last_hidden(self, rows: Sequence[Progress]) -> Singles:
         """The hidden vector of each text's last token."""
         places = [place for row in rows for place in self._missing(row)]
         if len(places) == len(rows) <= self.body.largest_batch:
@@ -240,7 +246,7 @@ class Decoder:
             self.held[number].append(token)
         return found
 
-    def _picker(self, rows: Sequence[Progress], settings: Settings) -> Callable[[list[Progress], Singles], list[int]]:
+    def picker(self, rows: Sequence[Progress], settings: Settings) -> Callable[[list[Progress], Singles], list[int]]:
         """Finds the next tokens of sequences: by one question for all of them where they ask the same, else one for each."""
         head, seed = self.head, settings.noise_seed
         edits = settings.moving or any(row.grammar is not None for row in rows)
@@ -249,17 +255,17 @@ class Decoder:
         filtered = settings.top_p < 1 or settings.min_p > 0
         if settings.top_k <= 0 and (settings.temperature == 1 or not filtered) and not edits:
             return self._drawing(settings, seed)
-        noise = {row.number: stream("tokens", seed, row.number) for row in rows}
+        noise = {row.voice: stream("tokens", seed, row.voice) for row in rows}
 
         def listing(active: list[Progress], hidden: Singles) -> list[int]:
             found = zip(active, *head.best(hidden, settings.top_k), strict=True)
-            return [draw_listed(top(Listed(*pair), settings.top_k), settings, noise[row.number]) for row, *pair in found]
+            return [draw_listed(top(Listed(*pair), settings.top_k), settings, noise[row.voice]) for row, *pair in found]
 
         def each(active: list[Progress], hidden: Singles) -> list[int]:
             found = (
                 (row, Row(head, hidden[at : at + 1], settings, row.generated, row.grammar)) for at, row in enumerate(active)
             )
-            return [one.pick(noise[row.number]) for row, one in found]
+            return [one.pick(noise[row.voice]) for row, one in found]
 
         def keeping(active: list[Progress], hidden: Singles) -> list[int]:
             lists = [weighing(Listed(*pair, float(pair[1][-1]))) for pair in zip(*head.best(hidden, FIRST), strict=True)]
@@ -268,7 +274,7 @@ class Decoder:
                 drawn, _ = head.draw(hidden, seed, self._places(active), temperature=settings.temperature)
             each_one = (Row(head, hidden[at : at + 1], settings, []) for at in range(len(active)))
             found = zip(each_one, active, lists, drawn, strict=True)
-            return [one.kept_draw(noise[row.number], best, int(token)) for one, row, best, token in found]
+            return [one.kept_draw(noise[row.voice], best, int(token)) for one, row, best, token in found]
 
         if edits or head.vocab <= FIRST:
             return each
@@ -276,7 +282,7 @@ class Decoder:
 
     def _places(self, active: list[Progress]) -> Any:
         """Positions of draws: each sequence and each of its tokens has noise of its own."""
-        found = [len(row.generated) * SEQUENCES + row.number for row in active]
+        found = [len(row.generated) * SEQUENCES + row.voice for row in active]
         return found[0] if len(found) == 1 else np.array(found)
 
     def _drawing(self, settings: Settings, seed: int) -> Callable[[list[Progress], Singles], list[int]]:
@@ -290,7 +296,7 @@ class Decoder:
 
         return drawing
 
-    def _ranked(self, hidden: Singles, ids: list[int], count: int | None) -> list[tuple[float | None, float, Any]]:
+    def ranked(self, hidden: Singles, ids: list[int], count: int | None) -> list[tuple[float | None, float, Any]]:
         """The log-probability of each row's token in the model's own distribution, and the ``count`` likeliest."""
         if count is None:
             return [(None, 0.0, ())] * len(ids)

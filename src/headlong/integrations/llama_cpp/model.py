@@ -25,6 +25,7 @@ from headlong.integrations.llama_cpp.head import Head, engine_of
 from headlong.integrations.llama_cpp.options import context_options
 from headlong.integrations.llama_cpp.scoring import Scored, scored
 from headlong.integrations.llama_cpp.settings import Settings
+from headlong.integrations.llama_cpp.sharing import Shared
 from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several, stop_words
 from headlong.layers.gguf_file import GgufFile
 from headlong.native import threads as threads_at_hand
@@ -73,16 +74,16 @@ class Model:
         trained = file.parts[0].value(f"{file.parts[0].value('general.architecture')}.context_length")
         fields = context_options(options, self._sequences, threads, int(trained or 512))
         how = {"chat_format": chat_format, "chat_handler": chat_handler, "tokenizer": tokenizer}
-        self._words = Vocabulary(self.model_path, self.create_completion, verbose=verbose, **how)
-        if self._words.n_vocab() > layer.vocab:
-            raise MalformedFileError(f"{model_path} has {self._words.n_vocab()} tokens; its head has {layer.vocab} rows")
+        self.words = Vocabulary(self.model_path, self.create_completion, verbose=verbose, **how)
+        if self.words.n_vocab() > layer.vocab:
+            raise MalformedFileError(f"{model_path} has {self.words.n_vocab()} tokens; its head has {layer.vocab} rows")
         path = body_file(file, cache)
         saved = path.with_name(f"{Path(self.model_path).stem}.{fingerprint(file)}.{eps:g}.{delta:g}.head.safetensors")
         self._body = Body(path, fields, verbose)
         embedding = Embedding(file, layer, scale)
         first = list(range(min(ROWS, layer.vocab)))
         self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), np.array(first)), layer.link)
-        own_vectors = partial(vectors, self._body, embedding, self._words.tokenize)
+        own_vectors = partial(vectors, self._body, embedding, self.words.tokenize)
         engine = engine_of(layer, saved, threads, eps, delta, own_vectors)
         self._decoder = Decoder(self._body, embedding, Head(engine), self._sequences)
         self._files = {"original, mapped": Path(self.model_path), "body, mapped": path, "codes, mapped": saved}
@@ -144,7 +145,7 @@ class Model:
 
     def chat_text(self, messages: Any) -> str:
         """The text that the chat template makes of messages."""
-        return self.detokenize(self._words.chat_prompt(messages)[0], special=True).decode(errors="replace")
+        return self.detokenize(self.words.chat_prompt(messages)[0], special=True).decode(errors="replace")
 
     def hidden(self, text: str | Sequence[int]) -> Singles:
         """The hidden vectors ``[tokens, dim]`` of a text, after the last norm."""
@@ -152,7 +153,7 @@ class Model:
 
     def _read(self, text: str | Sequence[int]) -> Iterator[tuple[Singles, list[int]]]:
         self._check_unchanged()
-        tokens = self._words.prompt(text)
+        tokens = self.words.prompt(text)
         self._decoder.room(tokens)
         return self._decoder.read(tokens)
 
@@ -168,7 +169,7 @@ class Model:
             raise OptionError(f"got {len(prompts)} prompts; expected 1 to {self._sequences}: pass sequences= to Model for more")
         stops, found = stop_words(stop), []
         for number, one in enumerate(prompts):
-            tokens, more = self._words.chat_prompt(one) if is_chat(one) else (self._words.prompt(one), [])
+            tokens, more = self.words.chat_prompt(one) if is_chat(one) else (self.words.prompt(one), [])
             found.append(self._writing(tokens, number, most, [*stops, *more], grammar))
         return found, self._settings(settings)
 
@@ -177,8 +178,8 @@ class Model:
     ) -> Writing:
         room = self._decoder.room(tokens)
         most = room if most is None or whole(most, "max_tokens", -(2**31), 2**31) <= 0 else min(most, room)
-        rules = None if grammar is None else Grammar(self._words.pointer, grammar)
-        return Writing(self._words, Progress(tokens, number, most, rules), stops, criteria)
+        rules = None if grammar is None else Grammar(self.words.pointer, grammar)
+        return Writing(self.words, Progress(tokens, number, most, rules), stops, criteria)
 
     def _settings(self, given: Mapping[str, Any]) -> Settings:
         known = {name: value for name, value in given.items() if value is not None}
@@ -214,11 +215,11 @@ class Model:
         settings = {name: value for name, value in options.items() if name in Settings.__dataclass_fields__}
         check_options({name: value for name, value in options.items() if name not in settings})
         logprobs = self._ranks(logprobs)
-        tokens = self._words.prompt(prompt)
+        tokens = self.words.prompt(prompt)
         text = self._writing(tokens, 0, max_tokens, stop_words(stop), grammar, stopping_criteria)
         if echo and max_tokens == 0:
             text.progress.done = True
-        answers = Answers(self._words, model or self.model_path, 0 if echo else len(prompt))
+        answers = Answers(self.words, model or self.model_path, 0 if echo else len(prompt))
         found = pieces(self._decoder, [text], self._settings(settings), logprobs)
         if stream:
             return answers.chunks(found, text, logprobs is not None)
@@ -231,33 +232,33 @@ class Model:
 
     def create_chat_completion(self, messages: Any, **options: Any) -> Any:
         """As ``llama_cpp.Llama.create_chat_completion``, by the same template."""
-        return self._words.create_chat_completion(messages, **options)
+        return self.words.create_chat_completion(messages, **options)
 
     def create_chat_completion_openai_v1(self, *arguments: Any, **options: Any) -> Any:
         """As ``llama_cpp.Llama.create_chat_completion_openai_v1``: pydantic models, with the openai package."""
-        return self._words.create_chat_completion_openai_v1(*arguments, **options)
+        return self.words.create_chat_completion_openai_v1(*arguments, **options)
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """As ``llama_cpp.Llama.tokenize``."""
-        return list(self._words.tokenize(text, add_bos, special))
+        return list(self.words.tokenize(text, add_bos, special))
 
     def detokenize(self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False) -> bytes:
         """As ``llama_cpp.Llama.detokenize``."""
-        return bytes(self._words.detokenize(list(tokens), prev_tokens, special))
+        return bytes(self.words.detokenize(list(tokens), prev_tokens, special))
 
     def tokenizer(self) -> Any:
         """As ``llama_cpp.Llama.tokenizer``."""
-        return self._words.tokenizer()
+        return self.words.tokenizer()
 
     @property
     def metadata(self) -> dict[str, str]:
         """The file's facts, as text."""
-        return dict(self._words.metadata)
+        return dict(self.words.metadata)
 
     @property
     def chat_format(self) -> str | None:
         """The name of the chat template in use."""
-        found: str | None = self._words.chat_format
+        found: str | None = self.words.chat_format
         return found
 
     def n_ctx(self) -> int:
@@ -270,23 +271,28 @@ class Model:
 
     def n_vocab(self) -> int:
         """Tokens."""
-        return int(self._words.n_vocab())
+        return int(self.words.n_vocab())
 
     def token_bos(self) -> int:
         """The token at the beginning of a text; -1: none."""
-        return int(self._words.token_bos())
+        return int(self.words.token_bos())
 
     def token_eos(self) -> int:
         """The token at the end of a text; -1: none."""
-        return int(self._words.token_eos())
+        return int(self.words.token_eos())
 
     def token_nl(self) -> int:
         """The token of a new line."""
-        return int(self._words.token_nl())
+        return int(self.words.token_nl())
 
     def set_seed(self, seed: int) -> None:
         """The seed of completions that name none."""
         self._seed = Settings(seed=seed).seed
+
+    def share(self) -> None:
+        """From now on texts of several threads are written at once, as many as there are sequences; others wait."""
+        if not isinstance(self._decoder, Shared):
+            self._decoder = Shared(self._decoder)
 
     def reset(self) -> None:
         """Forgets what the sequences hold."""
@@ -300,9 +306,11 @@ class Model:
         return found | {"head, written out": 0 if kept else layer.weight.nbytes} | self._decoder.memory()
 
     def close(self) -> None:
-        """Frees llama.cpp's memory."""
+        """Frees llama.cpp's memory, after the texts that threads share have ended."""
+        if isinstance(self._decoder, Shared):
+            self._decoder.close()
         self._body.close()
-        self._words.close()
+        self.words.close()
 
     def __enter__(self) -> Model:
         return self

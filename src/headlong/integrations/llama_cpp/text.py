@@ -38,7 +38,7 @@ class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
     def chat_prompt(self, messages: Any) -> tuple[list[int], list[str]]:
         """The tokens that the chat template makes of messages, and the words that end an answer."""
         asked: dict[str, Any] = {}
-        beside = _Beside(self, asked.update)
+        beside = Beside(self, asked.update)
         llama_cpp.Llama.create_chat_completion(beside, messages, stream=True)  # what it would make of chunks is never taken
         return [int(token) for token in asked["prompt"]], list(asked["stop"] or ())
 
@@ -76,14 +76,14 @@ class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
         return [*first, *middle, *last] or [self.token_bos()]
 
 
-class _Beside:
+class Beside:
     """A :class:`Vocabulary` to a chat handler, but for the completion that it asks for."""
 
     def __init__(self, words: Vocabulary, complete: Callable[..., Any]) -> None:
-        self._words, self.create_completion = words, complete
+        self.words, self.create_completion = words, complete
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._words, name)
+        return getattr(self.words, name)
 
 
 class TextBuilder:

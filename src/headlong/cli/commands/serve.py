@@ -1,0 +1,31 @@
+"""``headlong serve``: a GGUF model behind llama-cpp-python's own server, with log-probabilities of prompts."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headlong.cli.shared_options import Delta, Eps, Threads, settled
+
+
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file.")],
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="At which port.", min=1, max=65535)] = 8000,
+    alias: Annotated[str | None, typer.Option(help="What clients call the model; default: the file.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="What clients have to send; default: nothing.")] = None,
+    sequences: Annotated[int, typer.Option(help="Requests written at once; others wait.")] = 4,
+    context: Annotated[int, typer.Option(help="Tokens of a request and its answer at most.")] = 4096,
+    eps: Eps = 0.01,
+    delta: Delta = 1e-6,
+    threads: Threads = None,
+) -> None:
+    """Serve a GGUF model to clients of OpenAI's API; completions with echo and logprobs score a prompt."""
+    count = settled(threads)
+    from headlong.integrations.llama_cpp import Model
+    from headlong.integrations.llama_cpp.serving import serve as served
+
+    with Model(model, n_ctx=context, sequences=sequences, n_threads=count, eps=eps, delta=delta) as found:
+        typer.echo(repr(found), err=True)
+        served(found, host, port, alias or model, api_key)
