@@ -34,7 +34,7 @@ WRAPPER
     -DCMAKE_CXX_FLAGS="-isystem $build/include" -DSKBUILD_PROJECT_NAME=headlong -DSKBUILD_SABI_COMPONENT=Development.SABIModule \
     -DPython_EXECUTABLE="$python" -DPython_INCLUDE_DIR="$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
     -Dnanobind_DIR="$("$python" -m nanobind --cmake_dir)" > "$build/configure.log" 2>&1 || { tail -20 "$build/configure.log"; exit 1; }
-  files=$(ninja -C "$build" -t targets all | grep -o '^CMakeFiles/_native.dir.*\.o')
+  files=$(ninja -C "$build" -t targets all | grep -oE '^csrc/CMakeFiles/(_native|readers|kernels).dir.*\.o')
   ninja -C "$build" $([ $system = Linux ] && echo _native || echo "$files") > "$build/build.log" || { grep -E 'error|FAILED' -A 5 "$build/build.log"; exit 1; }
   [ $system = Linux ] || { echo "ok  $target: $(wc -l <<< "$files") files compile"; continue; }
   module=$(echo "$build"/_native*.so)

@@ -63,7 +63,7 @@ T rounded_up(double value) {
 
 // The Cost, a NamedTuple of the class `type`, without a Python call.
 template <typename... Items>
-nb::object named(nb::handle type, Items&&... items) {
+nb::object made_of(nb::handle type, Items&&... items) {
     static const auto allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(&PyTuple_Type, Py_tp_alloc));
     PyObject* tuple = allocate(reinterpret_cast<PyTypeObject*>(type.ptr()), sizeof...(Items));
     if (tuple == nullptr) throw nb::python_error();
@@ -345,7 +345,7 @@ class DirectCall {
             read[q] = answers[q].bytes + static_cast<double>(more) * reader_.executor->row_bytes();
             dense[q] = answers[q].dense;
         }
-        return named(classes_.cost, rows, reads, denses, path_);
+        return made_of(classes_.cost, rows, reads, denses, path_);
     }
 
     const Reader& reader_;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMostLogit = 0x1p127;  // that float32 holds whichever way it is rounded
 constexpr double kNone = -std::numeric_limits<double>::infinity();
-constexpr size_t kTogether = 8;   // rows that are scored at once
+constexpr size_t kScoredAtOnce = 8;   // rows that are scored at once
 constexpr double kDrawn = 1.0 / 16;  // of the classes: with more of them to score, a draw is left to a scan
 constexpr size_t kPending = 32;   // classes between two closer looks, so that their records are on their way
 
@@ -174,7 +174,7 @@ void OneQuery::sort_out(size_t first, size_t count) {
         const bool here = upper[i] >= tau_ && may_win(*to);
         if (full_ && here && est[i] >= tau_) {
             ask(from.places[i]);
-            if (w_.ids.size() >= kTogether) settle();
+            if (w_.ids.size() >= kScoredAtOnce) settle();
         } else {
             to += here;  // as a branch it would be guessed wrong
         }
@@ -273,7 +273,7 @@ bool OneQuery::close() {
     std::sort(all.begin(), end, [](const Candidate& a, const Candidate& b) { return a.upper > b.upper; });
     for (auto one = all.begin(); one != end && one->upper >= tau_; ++one) {
         ask(one->place);
-        if (w_.ids.size() >= kTogether) settle();
+        if (w_.ids.size() >= kScoredAtOnce) settle();
     }
     settle();
     std::sort(w_.best.begin(), w_.best.end(), order_);

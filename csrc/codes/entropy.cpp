@@ -18,9 +18,8 @@
 namespace headlong {
 namespace {
 
-constexpr double kSumError = 0x1p-17;   // of sums of masses in float32, relatively
 constexpr double kMassError = 0x1p-13;  // of an exponent: a mass is off by 2^-14 of it, and its logarithm stands for it
-constexpr double kUp = 1 + 0x1p-10;     // of a weight: exponents of float32 masses, in each of its two forms
+constexpr double kWeightUp = 1 + 0x1p-10;     // of a weight: exponents of float32 masses, in each of its two forms
 constexpr double kForT = 0.95;          // of eps, the rest is for S, which counts by its square
 constexpr double kSpread = 0.004;       // the mean of X^2 that is expected: errors seldom use more of their radii
 constexpr double kFirst = 0.7;          // of the draws that this takes by a rule that is seldom too low
@@ -79,7 +78,7 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
     }
     const double known = exact + mass;
     if (!(known > 0) || !std::isfinite(known) || !std::isfinite(plain)) return false;
-    const double c = (first + moment) / known, lift = std::max(1.0, std::fabs(c)) * kUp;  // at least 1: gaps are those of S, too
+    const double c = (first + moment) / known, lift = std::max(1.0, std::fabs(c)) * kWeightUp;  // at least 1: gaps are those of S, too
     const double about = -known;  // T at the estimates, by the choice of c
     std::vector<double> before(codes.count + 1);
     for (int64_t t = 0; t < codes.count; ++t) {

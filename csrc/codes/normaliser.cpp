@@ -15,7 +15,6 @@
 namespace headlong {
 namespace {
 
-constexpr double kSumError = 0x1p-17;  // of sums of masses in float32, relatively
 
 }  // namespace
 

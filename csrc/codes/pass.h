@@ -11,6 +11,8 @@
 
 namespace headlong {
 
+constexpr double kSumError = 0x1p-17;  // of sums of masses in float32, relatively
+
 // visit(thread, g, tile, est) for tiles 0, step, 2 step, ... and group g; est [lanes][64]
 template <typename Visit>
 void scan_tiles(const Codes& codes, const std::vector<CodeGroup>& groups, int64_t step, int threads, const Visit& visit) {

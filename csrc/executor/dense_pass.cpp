@@ -12,7 +12,7 @@
 namespace headlong {
 namespace {
 
-constexpr int64_t kMostPieces = 64, kLeastPiece = 1024;
+constexpr int64_t kMostDensePieces = 64, kLeastPiece = 1024;
 constexpr int64_t kWideBytes = 1 << 17;  // of rows in float64 at once, a part of the second cache
 
 struct Better {
@@ -61,7 +61,7 @@ double add_exps(const Executor& e, const Question& question, const double* z, in
 }  // namespace
 
 // Runs of rows whose sums are joined in order: the same whatever the threads.
-int64_t pieces(const Executor& e) { return std::max<int64_t>(1, std::min(kMostPieces, e.vocab / kLeastPiece)); }
+int64_t pieces(const Executor& e) { return std::max<int64_t>(1, std::min(kMostDensePieces, e.vocab / kLeastPiece)); }
 
 // Whether a vector is nothing but zeros: all logits are their classes' biases, and no row has to be read.
 bool all_zero(const Executor& e, const double* hidden) {

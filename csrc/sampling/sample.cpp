@@ -12,7 +12,7 @@
 namespace headlong {
 namespace {
 
-constexpr int64_t kHeldBytes = int64_t{1} << 25;  // of estimates at once
+constexpr int64_t kHeldEstimates = int64_t{1} << 25;  // of estimates at once
 
 // What a scan of the rows shows of one query.
 Estimates estimates_of(const Executor& e, const AllEstimates& scanned, int64_t q, const double* hidden, double beta) {
@@ -34,7 +34,7 @@ std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t coun
     if (e.preview.budget > 0) return sample_preview(e, hidden, count, rules, question, draws);
     std::vector<Answer> answers(count);
     std::vector<int64_t> left;
-    const int64_t most = std::max<int64_t>(kRowQueries, std::min<int64_t>(kScanQueries, kHeldBytes / (4 * e.padded)));
+    const int64_t most = std::max<int64_t>(kRowQueries, std::min<int64_t>(kScanQueries, kHeldEstimates / (4 * e.padded)));
     for (int64_t start = 0; start < count; start += most) {
         const int n = static_cast<int>(std::min(most, count - start));
         const AllEstimates scanned = estimate_all(e, {e.weight, e.kind, e.dim, e.base}, hidden + start * e.dim, start, n, question);
