@@ -18,6 +18,10 @@ check:
     {{python}} tools/tables.py --check
     {{python}} tools/lines
 
+# Under a minute: kernels, codes, files, engines and the command line
+quick *ARGS:
+    OMP_NUM_THREADS=1 {{python}} -m pytest -m quick {{ARGS}}
+
 # The tests, with the best instruction set of this machine (HEADLONG_ISA=portable forces another)
 test *ARGS:
     OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}
