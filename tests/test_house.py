@@ -32,7 +32,7 @@ ASKING = {*CORE, DOOR, "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "native", "bench", "heads", "torch"}
 SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "lorann", "rabitqlib", "turbovec", "pyvsag"}
-COMMANDING = {*MEASURING, *TRAINING, "inspection", "margins", "teacher", "integrations"}
+COMMANDING = {*MEASURING, *TRAINING, "truth", "inspection", "margins", "teacher", "integrations"}
 
 # room -> what its files may import beside the standard library and the room itself. A room is a folder, or a file at the
 # top; a folder inside a room is a room of its own.
@@ -60,13 +60,14 @@ LAW: dict[str, set[str]] = {
     "torch": {"integrations"},
     "integrations": {
         *ASKING, "compile", "heads", "integrations/generation", "integrations/sklearn",
-        "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "scipy",
+        "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "ray", "scipy",
     },
     "integrations/generation": {*ASKING, "integrations", "torch", "transformers"},
     "integrations/sklearn": {*ASKING, "heads", "torch", "sklearn", "scipy"},
     "integrations/llama_cpp": {*ASKING, "fastapi", "llama_cpp", "lm_eval", "sse_starlette", "tqdm", "uvicorn"},
     "integrations/recommenders": {*ASKING, "scipy", "implicit", "rectools"},
     "inspection": MEASURING,
+    "truth": {*CORE, DOOR, "native", "engines"},
     "margins": {*CORE, "native", "previews", "engines"},
     "teacher": CORE,
     "tune": MEASURING,
@@ -82,7 +83,7 @@ FILES = {
     "engines/device/memory.py": {"torch", "triton"}, "engines/device/kernels.py": {"triton"},
 }  # fmt: skip
 """Files with a package of their own: a GPU's memory, GGUF files, tables."""
-OPTIONAL = {"pyarrow", "lance", "torch", "matplotlib", "transformers", "scipy", "gguf", "llama_cpp", *SEARCHING}
+OPTIONAL = {"pyarrow", "lance", "ray", "torch", "matplotlib", "transformers", "scipy", "gguf", "llama_cpp", *SEARCHING}
 """Packages that need not be there: imported inside functions only..."""
 AT_THE_TOP = {
     "heads": {"torch"},

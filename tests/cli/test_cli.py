@@ -514,12 +514,12 @@ COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-define
 def test_options_have_one_meaning(name: str) -> None:
     spelt = {option: param for param in COMMANDS[name].params for option in param.opts}
     arguments = [param.name for param in COMMANDS[name].params if param.param_type_name == "argument"]
-    silent = {"chat", "serve", "compile", "report", "harvest", "distill"}
+    silent = {"chat", "serve", "compile", "report", "harvest", "distill", "truth"}
     assert spelt["--json"].is_flag if "--json" in spelt else name in silent
     assert ("-o" in spelt) == ("--out" in spelt)
     assert "--out" in spelt or "--json" not in spelt
     assert "--hidden" not in spelt and ("hidden" not in arguments or arguments[1] == "hidden")
-    assert "--threads" in spelt or name == "report"
+    assert "--threads" in spelt or name in {"report", "recall"}
 
 
 def test_every_command_is_looked_at() -> None:

@@ -17,8 +17,10 @@ import numpy as np
 from headlong.answers import Answer, Cost, named_fields
 from headlong.arrays import as_numpy, to_host
 from headlong.errors import OptionError, ShapeError, named
+from headlong.number_checks import file_name
 from headlong.store import replacing
-from headlong.tables.arrow import pyarrow
+from headlong.tables.arrow import is_list, pyarrow
+from headlong.tables.files import readable, tables_of
 
 ENDS = (".parquet", ".arrow", ".feather")
 
@@ -51,10 +53,15 @@ def is_table(path: str | os.PathLike[str]) -> bool:
     return Path(path).suffix in ENDS
 
 
-def write(path: str | os.PathLike[str], found: Any) -> None:
-    """A table, or tables of the same columns behind one another, in a file: whole or not at all."""
+def check_name(path: str | os.PathLike[str]) -> None:
+    """OptionError where a file of this name is not written as a table."""
     if not is_table(path):
         raise OptionError(f"{os.fspath(path)} is no name of a table; expected one that ends in {', '.join(ENDS)}")
+
+
+def write(path: str | os.PathLike[str], found: Any) -> None:
+    """A table, or tables of the same columns behind one another, in a file: whole or not at all."""
+    check_name(path)
     pa = pyarrow()
     found = pa.concat_tables(found) if isinstance(found, list) else found
     from pyarrow import (
@@ -67,3 +74,28 @@ def write(path: str | os.PathLike[str], found: Any) -> None:
             parquet.write_table(found, file)
         else:
             feather.write_feather(found, file, compression="uncompressed")
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The columns of a table by name: ``[n]``, or ``[n, m]`` where rows are lists of ``m``."""
+    name = file_name(path)
+    with readable(name):
+        return arrays(tables_of(name), name)
+
+
+def arrays(found: Any, name: str = "the table") -> dict[str, Any]:
+    """Of an Arrow table, columns of numbers."""
+    made = {}
+    for column in found.column_names:
+        value = found.column(column).combine_chunks()
+        width = None
+        if is_list(value.type):
+            lengths = np.unique(value.value_lengths().to_numpy(zero_copy_only=False))
+            if len(lengths) > 1:
+                said = f"{name}: column {column!r} has lists of {lengths[0]:g} to {lengths[-1]:g}"
+                raise ShapeError(f"{said}; expected one length")
+            width, value = int(lengths[0]) if len(lengths) else 0, value.flatten()
+        flat = value.to_numpy(zero_copy_only=False)
+        if flat.dtype.kind in "iufb":
+            made[column] = flat if width is None else flat.reshape(-1, width) if width else flat.reshape(len(found), 0)
+    return made

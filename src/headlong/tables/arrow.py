@@ -131,9 +131,14 @@ def _numbers(kind: Any) -> Any:
     if len(getattr(kind, "shape", ())) > 1:
         return None
     kind = getattr(kind, "storage_type", kind)
-    if not str(kind).startswith(("fixed_size_list", "list<", "large_list<")):
+    if not is_list(kind):
         return None
     return kind.value_type if str(kind.value_type) in FLOATS or not hasattr(kind.value_type, "value_type") else None
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a row of this type is a list."""
+    return str(kind).startswith(("fixed_size_list", "list<", "large_list<"))
 
 
 def _columns(given: Any, column: str | None, name: str) -> Any:

@@ -29,6 +29,10 @@ DECODED = 1 << 14
 """Rows of a Parquet file that are decoded at once."""
 
 
+BUFFER = 1 << 20
+"""Bytes of it that are read at once, so that a row group need not fit into memory."""
+
+
 class Rows(NamedTuple):
     """``length`` rows of ``dim`` numbers; ``blocks(start, stop, step)`` gives rows start..stop-1, ``step`` at a time (the last
     fewer). ``stamp`` changes where the files were written to."""
@@ -69,17 +73,22 @@ def whole(path: str, column: str | None = None) -> Array:
     if found == COPY:
         return postgres.vectors(mapped_bytes(path, found), column, path)
     with readable(path):
-        if found == PARQUET:
-            from pyarrow import parquet
+        chosen = column_of(_schema(path, found), column, path) if found in (PARQUET, LANCE) else column
+        return vectors(tables_of(path, chosen), chosen, path)
 
-            chosen = column_of(_schema(path, found), column, path)
-            tables = [parquet.read_table(one, columns=[chosen], memory_map=True) for one in _files(path)]
-            return vectors(pyarrow().concat_tables(tables), chosen, path)
-        if found == LANCE:
-            return vectors(_lance(path), column_of(_schema(path, found), column, path), path)
-        pa = pyarrow()
-        tables = [_reader(one).read_all() for one in _files(path)]
-        return vectors(pa.concat_tables(tables), column, path)
+
+def tables_of(path: str, column: str | None = None) -> Any:
+    """An Arrow table of all columns, or of one where others would have to be decoded, too."""
+    found, columns = kind(path), None if column is None else [column]
+    if found == LANCE:
+        return _lance(path).to_table(columns=columns)
+    if found == PARQUET:
+        from pyarrow import parquet
+
+        return pyarrow().concat_tables([parquet.read_table(one, columns=columns) for one in _files(path)])
+    if found not in (ARROW_FILE, ARROW_STREAM):
+        raise MalformedFileError(f"{path} is no table that is known; expected Parquet, Arrow or Lance")
+    return pyarrow().concat_tables([_reader(one).read_all() for one in _files(path)])
 
 
 def opened(path: str, column: str | None = None) -> Rows:
@@ -182,7 +191,7 @@ def _parquet(file: str) -> Any:
     pyarrow()
     from pyarrow import parquet
 
-    return parquet.ParquetFile(file, memory_map=True, pre_buffer=False)
+    return parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
 
 
 def _lance(path: str) -> Any:
