@@ -42,7 +42,7 @@ def test_generated_blocks_are_fresh(made: list[tuple[Path, str, str]]) -> None:
 
 
 def test_a_stale_block_is_noticed(tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = README.replace("<!-- begin first-screen -->", "<!-- begin first-screen -->\n| a row by hand |")
+    text = README.replace("<!-- begin whole-steps -->", "<!-- begin whole-steps -->\n| a row by hand |")
     assert tables.filled(text) != text
     (tmp_path / "README.md").write_text(text, encoding="utf-8")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
@@ -67,28 +67,82 @@ def test_the_example_prints_what_the_readme_shows() -> None:
     assert machine_independent(printed.getvalue()) == machine_independent(shown)
 
 
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: ModuleType, without: str) -> None:
-    """Runs of every table with factors, in which one dense product did not take part."""
-    rows = [row for row in RECORD["rows"] if row["batch"] == 1]
-    dense = [{**rows[0], "contestant": name} for name in tables.DENSE if name != without]
-    ours = [{**rows[2], "contestant": name} for name in ("headlong", tables.OURS, tables.IDS)]
-    record = {**RECORD, "rows": dense + ours}
-    for row in record["rows"]:
-        row["cold"], row["loop"] = ({**row[way], "over": "torch fp32"} for way in ("cold", "loop"))
-    for page, table in (("beside", "dense products"), ("beside", "indexes"), ("search", "recommender")):
-        keep(tmp_path / f"results/{page}.json", table, record, tables.LANGUAGE_MODEL, "python it.py")
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
+def planted(tables: ModuleType, without: str = "", **environment: Any) -> dict[str, Any]:
+    """A run of one query in which one dense product did not take part; the fastest, twice ours, is torch fp32."""
+    names = [*(name for name in tables.DENSE if name != without), "headlong", tables.OURS, tables.IDS]
+    model = next(row for row in RECORD["rows"] if row["batch"] == 1)
+    rows = []
+    for name in names:
+        us = 500.0 if name.startswith("headlong") else 1000.0 if name == "torch fp32" else 2000.0
+        ways = {way: {**model[way], "us": us, "x": 1000.0 / us, "over": "torch fp32", "calls": 30} for way in ("cold", "loop")}
+        rows.append({**model, "contestant": name, **ways})
+    made = {**RECORD["environment"], "cpus": 2, "load": 1.0, "commit": None, **environment}
+    return {**RECORD, "environment": made, "rows": rows}
 
 
-@pytest.mark.parametrize("block", ["first-screen", "factor", "which", "dense-products", "indexes", "recommender"])
+def refusal(tables: ModuleType, record: dict[str, Any]) -> str:
+    with pytest.raises(tables.RefusedRunError) as refused:
+        tables.complete(record)
+    return str(refused.value)
+
+
 def test_a_run_without_a_dense_product_fills_no_table(
-    block: str, tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted(tmp_path, monkeypatch, tables, "")
-    assert "| headlong" in tables.BLOCKS[block]() or "×" in tables.BLOCKS[block]()
-    planted(tmp_path, monkeypatch, tables, "torch int8 dynamic")
-    with pytest.raises(tables.IncompleteRunError, match="made at 1 has no torch int8 dynamic: run it again"):
-        tables.BLOCKS[block]()
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    for without in ("", "torch int8 dynamic"):
+        record = planted(tables, without)
+        keep(tmp_path / "results/beside.json", "dense products", record, tables.LANGUAGE_MODEL, "python it.py")
+        for block in ("factor", "which", "dense-products"):
+            if not without:
+                assert "2.00×" in tables.BLOCKS[block]()
+                continue
+            with pytest.raises(tables.RefusedRunError, match="made at 1 has no torch int8 dynamic: run it again"):
+                tables.BLOCKS[block]()
+
+
+def test_a_factor_that_is_not_over_the_fastest_rival_of_its_table_is_refused(tables: ModuleType) -> None:
+    record = planted(tables)
+    fast = next(row for row in record["rows"] if row["contestant"] == "numpy fp32")
+    fast["cold"]["us"] = 400.0
+    assert refusal(tables, record) == "the run of made at 1, cold, is over torch fp32; numpy fp32 is faster"
+
+
+@pytest.mark.parametrize("busy", [{"others": 0.2}, {"load": 18.45}])
+def test_a_run_of_a_busy_machine_is_refused(busy: dict[str, float], tables: ModuleType) -> None:
+    assert "is of a busy machine" in refusal(tables, planted(tables, **busy))
+    tables.complete(planted(tables))
+
+
+def test_no_factor_is_made_of_a_median_of_fewer_than_twenty_calls(tables: ModuleType) -> None:
+    record = planted(tables)
+    ours = next(row for row in record["rows"] if row["contestant"] == "headlong")
+    ours["cold"]["calls"] = 19
+    rows = {row["contestant"]: row for row in tables.complete(record)["rows"]}
+    assert rows["headlong"]["cold"]["x"] is None and rows["headlong"]["loop"]["x"] == 2.0
+    assert tables.expected(rows["headlong"]) == "1: 2.00× in a loop"
+    next(row for row in record["rows"] if row["contestant"] == "torch fp32")["loop"]["calls"] = 3  # the rival's own median
+    assert all(row["loop"]["x"] is None for row in tables.complete(record)["rows"])
+
+
+def test_a_run_of_a_commit_that_is_not_in_the_history_is_refused(tables: ModuleType) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout: there is no history to look at")
+    if not tables.in_history("HEAD") or tables.in_history("0" * 40):
+        pytest.skip("a part of the history is here: nothing can be said of commits before it")
+    with pytest.raises(tables.RefusedRunError, match="commit 000000000000, which is not in the history: run it again"):
+        tables.machine({**RECORD["environment"], "commit": "0" * 12})
+
+
+def test_whole_steps_are_beside_the_fastest_form_of_the_model(tables: ModuleType) -> None:
+    """Of PyTorch's forms the first page names the one that takes least, and the factor may be below one."""
+    shown = tables.whole_steps()
+    (run,) = tables.runs("transformers", "decode step").values()
+    stock = [row for row in run["rows"] if re.fullmatch(r"transformers, (?!headlong).*, greedy", row["what"])]
+    fastest = min(stock, key=lambda row: row["ms"])
+    (ours,) = (row for row in run["rows"] if row["what"] == "transformers, headlong, greedy")
+    assert f"{fastest['ms']:.1f} ms ({fastest['what'].split(', ')[1]}) | {ours['ms']:.1f} ms" in shown
+    assert tables.times(fastest["ms"] / ours["ms"]) in shown
 
 
 def test_the_hugging_face_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

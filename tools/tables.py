@@ -16,10 +16,11 @@ import dataclasses
 import json
 import re
 import statistics
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,24 @@ from headlong.cli.main import app  # noqa: E402
 from headlong.engines.method import METHODS, option_names  # noqa: E402
 from headlong.engines.structured.base import ENGINES  # noqa: E402
 from headlong.report.decoding import decoding, medians  # noqa: E402
-from headlong.report.tables import ReportTable, machine, micros, percent, table, times  # noqa: E402
+from headlong.report.tables import BUSY, WAYS, ReportTable, micros, percent, table, times  # noqa: E402
+from headlong.report.tables import machine as machine_words  # noqa: E402
 from studies.pages import BLOCKS as STUDIES  # noqa: E402
 
 Run = Mapping[str, Any]
 LANGUAGE_MODEL, OURS, IDS = "smollm2", "headlong, calibrated", "headlong, calibrated, ids only"
+SHOWN = ("contestant", "cold.us", "loop.us", "same", "worst")
+"""Where indexes take part: the fastest whose ids are right may be any, so no column has a factor over one of them."""
 SPEED = ("contestant", "cold.us", "cold.x", "loop.us", "loop.x", "same", "worst")
 
 
-class IncompleteRunError(SystemExit):
+LEAST_CALLS = 20
+"""A median of fewer is shown, and no factor is made of it."""
+MOST_LOAD = 4
+"""Of a processor, waiting programs included, when a run begins: with more it was busy, whatever others took later."""
+
+
+class RefusedRunError(SystemExit):
     """A run that must not fill a table."""
 
 
@@ -63,14 +73,43 @@ def markdown(shown: ReportTable) -> str:
 
 
 def complete(record: Run) -> Run:
-    """The run, if every dense product took part in it at every batch size: without one of them nothing is the fastest."""
+    """The run with the factors that may be told: over the fastest dense product of all, of a machine that was not busy, and
+    of medians of enough calls."""
+    layer, made = record["layer"]["name"], record["environment"]
+    if (made.get("others") or 0) > BUSY or (made.get("load") or 0) > MOST_LOAD * made["cpus"]:
+        raise RefusedRunError(f"the run of {layer} is of a busy machine (load {made.get('load')}): run it again on an idle one")
+    rows = []
     for batch in sorted({row["batch"] for row in record["rows"]}):
-        there = {row["contestant"] for row in record["rows"] if row["batch"] == batch}
-        gone = [name for name in DENSE if name not in there]
-        if gone:
-            layer = record["layer"]["name"]
-            raise IncompleteRunError(f"the run of {layer} at {batch} has no {', '.join(gone)}: run it again with all of them")
-    return record
+        there = {row["contestant"]: row for row in record["rows"] if row["batch"] == batch}
+        if gone := [name for name in DENSE if name not in there]:
+            raise RefusedRunError(f"the run of {layer} at {batch} has no {', '.join(gone)}: run it again with all of them")
+        for way in WAYS:
+            rival = min((there[name] for name in DENSE if way in there[name]), key=lambda row: row[way]["us"], default=None)
+            for row in there.values():
+                if rival and way in row and row[way].get("over") != rival["contestant"]:
+                    said = f"is over {row[way].get('over')}; {rival['contestant']} is faster"
+                    raise RefusedRunError(f"the run of {layer} at {batch}, {way}, {said}")
+                if rival and way in row and min(row[way]["calls"], rival[way]["calls"]) < LEAST_CALLS:
+                    there[row["contestant"]] = row = {**row, way: {**row[way], "x": None}}
+        rows += there.values()
+    return {**record, "rows": rows}
+
+
+@cache
+def in_history(commit: str) -> bool:
+    """Whether a commit is one that this checkout has behind it; true where git cannot tell: a part of the history, or none."""
+    git = partial(subprocess.run, capture_output=True, text=True, check=False, cwd=ROOT)
+    if git(["git", "rev-parse", "--is-shallow-repository"]).stdout.strip() != "false":
+        return True
+    return git(["git", "merge-base", "--is-ancestor", commit.rstrip("+"), "HEAD"]).returncode == 0
+
+
+def machine(made: Run) -> str:
+    """What a run says of its machine, if its commit is in the history."""
+    if made.get("commit") and not in_history(made["commit"]):
+        said = "which is not in the history: run it again"
+        raise RefusedRunError(f"a run of {made['date']} is of commit {made['commit']}, {said}")
+    return machine_words(made)
 
 
 def missing(script: str) -> str:
@@ -88,23 +127,38 @@ def at(record: Run, batch: int, name: str) -> Run:
     return next(row for row in record["rows"] if row["batch"] == batch and row["contestant"] == name)
 
 
-def first_screen() -> str:
-    """Five rows of the language model's head, and the batch at which a dense product wins by most."""
-    found = runs("beside", "dense products").get(LANGUAGE_MODEL)
-    if found is None:
-        return missing(f"dense_products.py --layer {LANGUAGE_MODEL}")
-    record = complete(found)
-    fastest = list(dict.fromkeys(at(record, 1, OURS)[way]["over"] for way in ("cold", "loop")))
-    names = [*dict.fromkeys([*fastest, "torch bf16"]), "headlong", OURS, IDS]
-    rows = [{**at(record, 1, name), "what": name} for name in names]
-    del rows[-1]["worst"]  # it promises none
-    mine = [row for row in record["rows"] if row["contestant"] in ("headlong", OURS)]
-    lost = min(mine, key=lambda row: min(row["cold"]["x"], row["loop"]["x"]))
-    rows.append({**lost, "what": f"{lost['contestant']}, {lost['batch']} at once, each ({lost['loop']['over']} is fastest)"})
-    shown = table([row | {"contestant": row["what"]} for row in rows], SPEED)
-    layer, said = record["layer"], machine(record["environment"])
-    caption = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}; one query, k = 10, unless said. {said}"
-    return markdown(shown._replace(caption=caption))
+STEPS = ("greedy", "top_p 0.95")
+"""The kinds of a step that the first page shows."""
+
+
+def whole_steps() -> str:
+    """Whole steps of language models, a token each: the model as it is, in its fastest form, and with our head."""
+    rows, said = [], dict[str, None]()
+    for file in sorted((ROOT / "results").glob("gguf-*.json")):
+        found = stored(file.stem) or {}
+        if "runs" not in found or "shape" in found:  # random weights have a table of their own
+            continue
+        said[machine(found["environment"])] = None
+        for entry in found["runs"]:
+            if entry["sequences"] == 1 and entry["sampler"] in STEPS:
+                theirs, ours, ratio = medians(entry)
+                model = re.sub(r"\.gguf$", "", found["model"])
+                rows.append((model, f"llama.cpp, {entry['sampler']}", f"{theirs:.1f} ms", f"{ours:.1f} ms", times(ratio)))
+    for run in runs("transformers", "decode step").values():
+        said[machine(run["environment"])] = None
+        for step in STEPS:
+            ending = f", {step}"
+            each = {row["what"].removesuffix(ending): row["ms"] for row in run["rows"] if row["what"].endswith(ending)}
+            ours = each.pop("transformers, headlong")
+            stock = min((name for name in each if name.startswith("transformers")), key=each.__getitem__)
+            model, form = run["layer"]["about"].removesuffix(", whole steps"), stock.partition(", ")[2]
+            cells = (f"{each[stock]:.1f} ms ({form})", f"{ours:.1f} ms", times(each[stock] / ours))
+            rows.append((model, f"transformers, {step}", *cells))
+    if not rows:
+        return missing("decode_step.py --tokens 32 --json results/transformers.json")
+    titles = ("model", "decoded by", "a token, as it is", "with headlong", "faster")
+    caption = f"One sequence. On llama.cpp the factor is the median of ratios of turns side by side. {' '.join(said)}"
+    return markdown(ReportTable("", titles, tuple(rows), caption))
 
 
 def factor() -> str:
@@ -115,7 +169,7 @@ def factor() -> str:
     layer, each = found["layer"], []
     for name in ("headlong", IDS):
         row = at(complete(found), 1, name)
-        each.append(f"{name}: {times(row['cold']['x'])} with cold caches, {times(row['loop']['x'])} in a loop")
+        each.append(f"{name}: {expected(row).partition(': ')[2]}")
     about = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}, one query, over the fastest dense product"
     return f"{about} (below 1× that one is faster): {'; '.join(each)}. {machine(found['environment'])}"
 
@@ -129,7 +183,7 @@ def which() -> str:
     for run in found.values():
         layer = run["layer"]
         sizes = sorted({row["batch"] for row in run["rows"]})
-        each = ["; ".join(expected(at(run, size, name)) for size in sizes) for name in (OURS, IDS)]
+        each = ["; ".join(filter(None, (expected(at(run, size, name)) for size in sizes))) for name in (OURS, IDS)]
         rows.append((f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}", percent(layer.get("energy")), *each))
     columns = ("layer", "energy in an eighth of the directions", "with log-probabilities, by queries at once", "ids only")
     caption = f"Times the fastest dense product's speed; below 1× that product is faster. {where(found)}"
@@ -152,16 +206,36 @@ def measured(page: str, name: str, script: str, keys: Sequence[str]) -> str:
     """A table for each run, losses included."""
     parts = []
     for run in runs(page, name).values():
-        layer = (complete(run) if "cold.x" in keys else run).get("layer")  # a factor is over the fastest of all
+        layer, rows = run.get("layer"), (complete(run) if "cold.x" in keys else run)["rows"]
         share = layer and layer.get("energy")
         known = f"; {percent(share)} of the logits' energy in an eighth of the directions" if share else ""
+        if "x" in keys:
+            rows = beside_dense(rows)
         title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}{known}:\n\n" if layer else ""
-        parts.append(f"{title}{markdown(table(run['rows'], keys, caption=where({'': run})))}")
+        parts.append(f"{title}{markdown(table(rows, keys, caption=counted(run['rows'], where({'': run}))))}")
     return "\n\n".join(parts) or missing(script)
 
 
+def beside_dense(rows: Sequence[Run]) -> list[Run]:
+    """``x`` over the fastest dense way of as many rows at once."""
+    us = [min(row["us"] for row in rows if row["batch"] == one["batch"] and row["way"].startswith("dense")) for one in rows]
+    return [{**row, "x": fastest / row["us"]} for row, fastest in zip(rows, us, strict=True)]
+
+
+def counted(rows: Sequence[Run], caption: str) -> str:
+    """The caption, with the calls of which the medians are."""
+    calls = [row[way]["calls"] for row in rows for way in WAYS if way in row]
+    if not calls:
+        return caption
+    told = f"Medians of {min(calls)} to {max(calls)} calls"
+    return f"{told}{f'; no factor is made of fewer than {LEAST_CALLS}' if min(calls) < LEAST_CALLS else ''}. {caption}"
+
+
 def expected(row: Run) -> str:
-    return f"{row['batch']}: {times(row['cold']['x'])} cold, {times(row['loop']['x'])} in a loop"
+    """What a row gains; nothing where too few calls were timed."""
+    said = {"cold": "cold", "loop": "in a loop"}
+    each = [f"{times(row[way]['x'])} {words}" for way, words in said.items() if row[way]["x"] is not None]
+    return f"{row['batch']}: {', '.join(each)}" if each else ""
 
 
 def reference() -> str:
@@ -279,6 +353,7 @@ def llama_shapes() -> str:
             theirs, ours, ratio = medians(entry)
             cells = (entry["sampler"], f"{theirs:.2f}", f"{ours:.2f}", times(ratio), read)
             rows.append((file.stem.removeprefix("gguf-"), f"{shape['vocab']:,} × {shape['dim']:,}", *cells))
+    made = f"Factors are medians of ratios of turns side by side. {made}"
     titles = ("shape", "output layer", "sampler", "llama.cpp, ms a token", "headlong", "llama.cpp / headlong", "read, greedy")
     return markdown(ReportTable("", titles, tuple(rows), made)) if rows else missing("gguf_models.py shape NAME FILE.json")
 
@@ -298,11 +373,11 @@ def llama_perplexity() -> str:
 # block: the page whose file has the table, the table, the script that writes it, and the columns that the page shows
 MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "dense-products": ("beside", "dense products", "dense_products.py --layer smollm2", ("batch", *SPEED)),
-    "indexes": ("beside", "indexes", "dense_products.py --indexes", (*SPEED, "about.memory", "about.build")),
-    "recommender": ("search", "recommender", "recommender.py", ("batch", *SPEED, "about.build")),
+    "indexes": ("beside", "indexes", "dense_products.py --indexes", ("batch", *SHOWN, "about.memory", "about.build")),
+    "recommender": ("search", "recommender", "recommender.py", ("batch", *SHOWN, "about.build")),
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
-    "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "seconds", "bytes")),
+    "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "bytes")),
 }  # fmt: skip
 
 
@@ -328,6 +403,11 @@ def host_team() -> str:
     return "\n".join([*lines, "", said])
 
 
+def wrong(row: Run) -> str:
+    """What of a row's ids is right, where it is not all."""
+    return f", {percent(row['same'])} of the ids" if row.get("same", 1.0) < 1.0 else ""
+
+
 GPU_ENGINES = ("full", "codes, ids only", "svd")
 
 
@@ -343,8 +423,9 @@ def on_a_gpu() -> str:
         lines = []
         for (task, batch), mine in best.items():
             found = [mine.get(name) for name in GPU_ENGINES]
-            each = [f"{micros(one['us'])}, {times(mine['torch']['us'] / one['us'])}" if one else "–" for one in found]
-            lines.append((task, str(batch), f"{micros(mine['torch']['us'])} ({mine['torch']['contestant']})", *each))
+            theirs = mine["torch"]["us"]
+            each = [f"{micros(one['us'])}, {times(theirs / one['us'])}{wrong(one)}" if one else "–" for one in found]
+            lines.append((task, str(batch), f"{micros(theirs)} ({mine['torch']['contestant']})", *each))
         layer, refuted = record["layer"], sum(row.get("outside", 0) for row in record["rows"])
         title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}, {layer['dtype']}:"
         caption = f"Answers that float64 refutes: {refuted}. {where({'': record})}"
@@ -358,7 +439,7 @@ def on_a_gpu() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "first-screen": first_screen, "factor": factor, "which": which, "reference": reference,
+    "whole-steps": whole_steps, "factor": factor, "which": which, "reference": reference,
     "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-smollm2": llama_smollm2,
     "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip

@@ -21,6 +21,7 @@ def decoding(record: Mapping[str, Any]) -> ReportTable:
     parts = ", ".join(f"{part} {size / 2**20:,.0f} MiB" for part, size in record["memory"].items())
     words = [
         f"{record['tokens']} tokens a turn, medians of {len(record['runs'][0]['seconds']['headlong'])} turns",
+        "the factor is the median of ratios of turns side by side",
         f"greedy tokens that are the same: {same}" if same else "", parts, machine(record["environment"]),
     ]  # fmt: skip
     return ReportTable(record["model"], COLUMNS, tuple(rows), "; ".join(word for word in words if word))

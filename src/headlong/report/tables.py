@@ -110,7 +110,7 @@ COLUMNS: dict[str, Column] = {
     "times": Column("faster", times),
     "equal": Column("same tokens", percent),
     "us": Column("a row", micros),
-    "x": Column("times the first", times),
+    "x": Column("× the fastest dense way", times),
     "seconds": Column("seconds", duration),
     "bytes": Column("bytes", size),
     "setting": Column("setting"),
@@ -165,9 +165,10 @@ def caption(record: Mapping[str, Any]) -> str:
 
 
 def machine(made: Mapping[str, Any]) -> str:
-    """Processor, threads, what else the machine did, our version and commit, date."""
+    """Processor, threads, our level and what the processor has, what else the machine did, our version and commit, date."""
     words = [made.get("gpu") or made.get("cpu"), f"{made['threads']} threads" if "threads" in made else None]
-    words.append(", ".join(made.get("isa_used") or made.get("isa", [])))
+    used, has = ", ".join(made.get("isa_used", [])), ", ".join(made.get("isa", []))
+    words.append(f"we took {used}, the processor has {has}" if used and has else used or has)  # rivals may take any of it
     if made.get("others") is not None:
         busy = ": BUSY, so times mean little, measure again" if made["others"] > BUSY else ""
         words.append(f"other programs took {made['others']:.0%} of the processors{busy}")
