@@ -10,6 +10,7 @@ from headlong.cli.commands.demo import demo
 from headlong.cli.commands.distill import distill
 from headlong.cli.commands.harvest import harvest
 from headlong.cli.commands.inspect import inspect
+from headlong.cli.commands.kld import kld
 from headlong.cli.commands.recall import recall
 from headlong.cli.commands.report import report
 from headlong.cli.commands.serve import serve
@@ -19,6 +20,6 @@ from headlong.cli.commands.truth import truth
 from headlong.cli.commands.tune import tune
 
 for command in (
-    demo, inspect, compile_, tune, topk, truth, recall, ties, chat, serve, bench, report, harvest, distill,
+    demo, inspect, compile_, tune, topk, truth, recall, ties, chat, serve, kld, bench, report, harvest, distill,
 ):  # fmt: skip
     app.command()(command)

@@ -29,7 +29,8 @@ GENERATED = [7, 7, 7, 11, 900, 12, 7, 11]
 @pytest.fixture(scope="module")
 def head() -> Head:
     weight = np.random.default_rng(0).standard_normal((VOCAB, DIM)).astype(np.float32) / DIM**0.5
-    return Head(hl.compile(hl.Layer(weight), threads=1))
+    engine = hl.compile(hl.Layer(weight), threads=1)
+    return Head(engine.layer, lambda: engine)
 
 
 def hidden_of(size: float) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 
 import headlong
 from headlong.answers import Cost
+from headlong.cached_attribute import once
 from headlong.dtypes import Doubles, Ids
 from headlong.errors import StoreError
 from headlong.links import IDENTITY
@@ -63,10 +64,15 @@ def segments(dim: int) -> tuple[tuple[int, int, int], ...]:
 class Head:
     """Answers about rows of hidden vectors ``[n, dim]``; ``cost``: what the last one took."""
 
-    def __init__(self, engine: Any) -> None:
-        self.engine, self.cost = engine, NOTHING
-        self.vocab = int(engine.layer.vocab)
-        self._link = engine.layer.link
+    def __init__(self, layer: Any, compiled: Callable[[], Any]) -> None:
+        self.layer, self._compiled, self.cost = layer, compiled, NOTHING
+        self.vocab = int(layer.vocab)
+        self._link = layer.link
+
+    @once
+    def engine(self) -> Any:
+        """Made, or read from its file, when it is first asked."""
+        return self._compiled()
 
     def likeliest(self, hidden: Any, **limits: Any) -> Ids:
         """The best class of each row."""

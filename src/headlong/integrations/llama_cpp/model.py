@@ -42,6 +42,7 @@ class Model:
     ``sequences``    how many texts :meth:`generate` writes at once; each has ``n_ctx`` positions
     ``eps, delta``   for each token, ids are exact and log-probabilities are within ``eps`` nats, except with probability
                      ``delta``; 0: proved
+    ``compiled``     False: the output layer is compiled when it is first asked, which :meth:`hidden` never does
     ``cache``        the folder of the body and the engine, which are made once for each model; None: ``HEADLONG_CACHE``, or
                      the user's cache folder
     ``options``      ``n_ctx``, ``n_batch``, ... as in ``llama_cpp.Llama``; ``n_threads`` None: all processors
@@ -54,6 +55,7 @@ class Model:
         sequences: int = 1,
         eps: float = 0.01,
         delta: float = 1e-6,
+        compiled: bool = True,
         cache: str | os.PathLike[str] | None = None,
         n_threads: int | None = None,
         seed: int | None = None,
@@ -78,16 +80,29 @@ class Model:
         if self.words.n_vocab() > layer.vocab:
             raise MalformedFileError(f"{model_path} has {self.words.n_vocab()} tokens; its head has {layer.vocab} rows")
         path = body_file(file, cache)
-        saved = path.with_name(f"{Path(self.model_path).stem}.{fingerprint(file)}.{eps:g}.{delta:g}.head.safetensors")
+        self.fingerprint = fingerprint(file)
+        saved = path.with_name(f"{Path(self.model_path).stem}.{self.fingerprint}.{eps:g}.{delta:g}.head.safetensors")
         self._body = Body(path, fields, verbose)
         embedding = Embedding(file, layer, scale)
         first = list(range(min(ROWS, layer.vocab)))
         self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), np.array(first)), layer.link)
         own_vectors = partial(vectors, self._body, embedding, self.words.tokenize)
-        engine = engine_of(layer, saved, threads, eps, delta, own_vectors)
-        self._decoder = Decoder(self._body, embedding, Head(engine), self._sequences)
+        head = Head(layer, partial(engine_of, layer, saved, threads, eps, delta, own_vectors))
+        self._decoder = Decoder(self._body, embedding, head, self._sequences)
         self._files = {"original, mapped": Path(self.model_path), "body, mapped": path, "codes, mapped": saved}
-        self.engine = engine
+        if compiled:
+            _ = self.engine
+
+    @property
+    def engine(self) -> Any:
+        """What answers for the output layer."""
+        return self._decoder.head.engine
+
+    @property
+    def layer(self) -> Layer:
+        """The output layer, as the file stores it."""
+        found: Layer = self._decoder.head.layer
+        return found
 
     def generate(
         self,
@@ -300,8 +315,8 @@ class Model:
 
     def memory(self) -> dict[str, int]:
         """Bytes by part. What is mapped is in memory as far as it is read."""
-        found = {part: path.stat().st_size for part, path in self._files.items()}
-        layer = self.engine.layer
+        found = {part: path.stat().st_size for part, path in self._files.items() if path.exists()}
+        layer = self.layer
         kept = not isinstance(layer.weight, np.ndarray) or "written out" not in layer.name  # mapped with the original
         return found | {"head, written out": 0 if kept else layer.weight.nbytes} | self._decoder.memory()
 
@@ -324,7 +339,8 @@ class Model:
         raise AttributeError(f"'Model' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
-        return f"Model({Path(self.model_path).name!r}, sequences={self._sequences}, n_ctx={self.n_ctx()}, head={self.engine!r})"
+        head = vars(self._decoder.head).get("engine", self.layer)  # as far as it is compiled
+        return f"Model({Path(self.model_path).name!r}, sequences={self._sequences}, n_ctx={self.n_ctx()}, head={head!r})"
 
     def _check_unchanged(self) -> None:
         """Rows of the embedding and of the head are read from the file while it is used."""
