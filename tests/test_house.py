@@ -96,7 +96,7 @@ AT_THE_TOP = {
 """...but for these, which are nothing without them."""
 
 
-LOADED = {"cli/terminal.py", "cli/inputs.py"}
+LOADED = {"cli/terminal.py", "cli/inputs.py", "cli/arrays.py", "cli/nearest.py"}
 """Of the command line, what only a running command imports; the rest imports nothing of the library before."""
 
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import os
-import tokenize
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from headlong.cli import refused_formats
+from headlong.cli import arrays, refused_formats
 from headlong.dtypes import HIDDEN
 from headlong.engines.base import Engine
 from headlong.engines.changed import Changed
@@ -35,10 +33,21 @@ from headlong.tables import files
 PLAIN = "weight"
 """The tensor of a file that holds one layer and no model; looked for after the names that models use."""
 ENGINES = (saved.FORMAT, saved_structured.FORMAT)
-MAGIC = b"\x93NUMPY"
-NPY_FAULTS = (ValueError, TypeError, EOFError, OverflowError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError)
-"""What NumPy raises over a header that is broken, or whose shape is: the header is a Python literal."""
-HIDDEN_NAMES = ("hidden", "valid_hidden", "hidden_states")
+ITEM_NAMES = ("weight", "items")
+HIDDEN_NAMES = ("hidden", "valid_hidden", "hidden_states", "queries")
+
+
+def labels(path: Path, vocab: int) -> list[str]:
+    """A label for each class: the lines of a text file."""
+    try:
+        found = Path(file_name(path)).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {cause(error)}") from error
+    except UnicodeDecodeError as error:
+        raise MalformedFileError(f"{path} is not text in UTF-8; expected a label in each line") from error
+    if len(found) != vocab:
+        raise ShapeError(f"{path} has {len(found):,} lines; expected a label for each of {vocab:,} classes")
+    return found
 
 
 def results(paths: list[Path]) -> list[tuple[str, Any]]:
@@ -89,6 +98,10 @@ def layer(text: str, weight: str | None = None, bias: str | None = None) -> Laye
         if bias or len(names) > 1:
             raise OptionError(f"{path} is a table of vectors, which have no bias; leave {bias or names[1]!r} out")
         return Layer.from_arrow(path, weight or (names[0] if names else None))
+    if arrays.is_array(path):
+        if bias or len(names) > 1:
+            raise OptionError(f"{path} is an array, which has no bias; leave {bias or names[1]!r} out, or save a layer")
+        return Layer(arrays.weight(path, weight or (names[0] if names else None), ITEM_NAMES), name=path)
     if form(path) in ENGINES:
         raise OptionError(f"{path} is a compiled engine; expected a layer: use topk to query it, or name its layer")
     if form(path) == structured.FORMAT:
@@ -159,19 +172,20 @@ def target(path: Path, *read: str | None, replaced: tuple[str, ...] = ()) -> Pat
 
 
 def hidden(text: str, dim: int | None = None, vocab: int | None = None) -> Any:
-    """``[n, dim]`` hidden vectors from ``path.npy`` or ``path.safetensors[:tensor]``, of a type that every command reads.
+    """``[n, dim]`` hidden vectors from ``path.npy``, ``path.npz[:array]`` or ``path.safetensors[:tensor]``, of a type we read.
 
     ``vocab``: the layer's classes, so that a weight the wrong way round is suspected by name.
     """
     path, *names = split(text, 1)
     if said := refused_formats.as_hidden(path):
         raise MalformedFileError(said)
-    array = path.endswith(".npy") or refused_formats.kind(path) == "npy"
-    if array and names:
-        raise MissingTensorError(f"{text}: an .npy file holds one array, without a name; leave :{names[0]} out")
     name = names[0] if names else None
-    rows = _npy(path) if array else files.whole(path, name) if files.kind(path) else _tensor(path, name)
-    if rows.ndim == 1:
+    if arrays.is_array(path):
+        rows = arrays.read(path, name, HIDDEN_NAMES)
+    else:
+        rows = files.whole(path, name) if files.kind(path) else _tensor(path, name)
+    if rows.ndim == 1 and rows.size == (dim or rows.size):
+        sys.stderr.write(f"headlong: {text} has shape [{rows.size}]: one vector\n")
         rows = rows[None, :]
     if rows.ndim != 2 or rows.shape[1] != (dim or rows.shape[1]):
         wanted = f"{text} has shape {list(rows.shape)}; expected hidden vectors [n, {dim or 'dim'}]"
@@ -187,19 +201,6 @@ def _transposed(rows: Any, dim: int | None, vocab: int | None) -> str:
         shapes = f"[{vocab}, {dim}] looks transposed: it is read as [classes, dimensions]"
         return f": the layer's weight {shapes}; save weight.T, headlong.Layer(weight.T).save(...)"
     return ": save its transpose" if rows.ndim == 2 and rows.shape[0] == dim else ""
-
-
-def _npy(path: str) -> Any:
-    try:
-        if mapped_bytes(path, ".npy")[: len(MAGIC)] == MAGIC:
-            return np.load(path, mmap_mode="r", allow_pickle=False)
-    except StoreError:
-        raise
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read: {cause(error)}") from error
-    except NPY_FAULTS as error:
-        raise MalformedFileError(f"{path} is not an .npy file of numbers: {error}; save it with numpy.save") from error
-    raise MalformedFileError(f"{path} is not an .npy file of numbers; save one with numpy.save")
 
 
 def _tensor(path: str, name: str | None) -> Any:

@@ -1,7 +1,7 @@
 """Files that are something else than was asked for: known by their content, and how to turn them into what is read.
 
-A layer is a safetensors file (an index, a checkpoint's folder); hidden vectors are one array in ``.npy`` or a tensor of a
-safetensors file. Nothing here is read beyond its first bytes, and no pickle at all.
+A layer is a safetensors file (an index, a checkpoint's folder); hidden vectors are a tensor of one. Either may be an array in
+``.npy`` or ``.npz`` (:mod:`headlong.cli.arrays`). Nothing here is read beyond its first bytes, and no pickle at all.
 """
 
 from __future__ import annotations
@@ -64,10 +64,6 @@ def _number(text: str) -> bool:
 def as_hidden(path: str) -> str:
     """What a file is that was given as hidden vectors, and how to save them; empty where nothing is known of it."""
     found = kind(path)
-    if found == "npz":
-        first = _names(path)[0].removesuffix(".npy")
-        listed = ", ".join(name.removesuffix(".npy") for name in _names(path)[:8])
-        return f"{path} is an .npz with {listed}; save one array: numpy.save('hidden.npy', numpy.load({path!r})[{first!r}])"
     if found == "csv":
         return f"{path} is a table of text; save its numbers: numpy.save('hidden.npy', numpy.loadtxt({path!r}, delimiter=','))"
     if found in ("torch", "pickle"):
@@ -78,11 +74,6 @@ def as_hidden(path: str) -> str:
 def as_layer(path: str) -> str:
     """The same for a file that was given as a layer."""
     found, save = kind(path), "save('layer.safetensors')"
-    if found == "npy":
-        return f"{path} is an .npy array; headlong.Layer(numpy.load({path!r})).{save} makes a layer of it"
-    if found == "npz":
-        first = _names(path)[0].removesuffix(".npy")
-        return f"{path} is an .npz; headlong.Layer(numpy.load({path!r})[{first!r}]).{save} makes a layer of it"
     if found == "csv":
         return f"{path} is a table of text; a layer is a safetensors file: headlong.Layer(weight, bias).{save}"
     if found in ("torch", "pickle"):

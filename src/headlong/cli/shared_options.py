@@ -11,12 +11,12 @@ import typer
 
 from headlong.errors import OptionError
 
-LAYER = "path[:tensor[:bias]]: a safetensors or GGUF file, an index, a checkpoint's folder, or a table, path[:column]."
+LAYER = "path[:tensor[:bias]]: safetensors, GGUF, an index, a checkpoint's folder; .npy, .npz[:array]; a table, path[:column]."
 LayerFile = Annotated[str, typer.Argument(metavar="LAYER", help=LAYER)]
 CalibrationFile = Annotated[
     str | None, typer.Option("--calibration", help="Hidden vectors like those of later queries; given as HIDDEN is.")
 ]
-VECTORS = "Hidden vectors: file.npy, file.safetensors[:tensor], or a table (Parquet, Arrow, Lance): file[:column]."
+VECTORS = "Vectors: file.npy, file.npz[:array], file.safetensors[:tensor], or a table (Parquet, Arrow, Lance): file[:column]."
 HiddenFile = Annotated[str, typer.Argument(metavar="HIDDEN", help=VECTORS)]
 MaybeHidden = Annotated[str | None, typer.Argument(metavar="[HIDDEN]", help=VECTORS)]
 Weight = Annotated[str | None, typer.Option(help="Name of the weight tensor; default: the usual names are tried.")]
@@ -34,7 +34,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for pr
 JsonLines = Annotated[bool, typer.Option("--json", help="Print JSON lines for programs: an object for each row.")]
 RunFile = Annotated[Path | None, typer.Option("-o", "--out", help="Write the raw run there (.json).")]
 JsonFile = Annotated[Path | None, typer.Option("-o", "--out", help="Write what --json prints there.")]
-ANSWERS = "Write what --json prints there, or a table (.parquet, .arrow)."
+ANSWERS = "Write what --json prints there, or arrays (.npz), or a table (.parquet, .arrow)."
 AnswerFile = Annotated[Path | None, typer.Option("-o", "--out", help=ANSWERS)]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write an HTML page there.")]
 

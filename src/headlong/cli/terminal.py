@@ -122,18 +122,32 @@ def json_lines(top: TopK, start: int) -> Iterator[dict[str, Any]]:
         yield {"row": start + row, **{name: _finite(value) for name, value in named.items()}}
 
 
-def topk_table(lines: Sequence[Mapping[str, Any]], rows: int) -> ReportTable:
-    """A row for each answered query: its best classes with their probabilities, its error and its proof."""
-    found = []
-    said = any(line["lse"] is not None for line in lines)  # else log-probabilities were not asked for
+def answered_lines(top: Any, start: int, labels: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+    """As :func:`json_lines`, or of ids and scores alone; with the labels of the ids, None where there is none."""
+    if isinstance(top, TopK):
+        lines = json_lines(top, start)
+    else:
+        names = {name: _finite(values.tolist()) for name, values in top.items()}
+        lines = ({"row": start + row, **{name: each[row] for name, each in names.items()}} for row in range(len(top["ids"])))
     for line in lines:
-        pairs = zip(line["ids"], line["log_probs" if said else "logits"], strict=True)
+        yield line if labels is None else {**line, "labels": [labels[i] if i >= 0 else None for i in line["ids"]]}
+
+
+def topk_table(lines: Sequence[Mapping[str, Any]], rows: int, score: str = "logit") -> ReportTable:
+    """A row for each answered query: its best classes with their probabilities, its error and its proof; or scores alone."""
+    found = []
+    said = any(line.get("lse") is not None for line in lines)  # else log-probabilities were not asked for
+    for line in lines:
+        values = line["log_probs" if said else "logits" if score == "logit" else "scores"]
+        pairs = zip(line.get("labels") or line["ids"], values, strict=True)
         named = ((i, "–" if at is None else percent(math.exp(at)) if said else f"{at:.4g}") for i, at in pairs)
         best = ", ".join(f"{i}: {value}" for i, value in named)
-        error = ("open" if said else "no log p") if line["error"] is None else f"{line['error']:.1e}"
-        found.append((str(line["row"]), best, error, "proved" if line["proved"] else "not proved"))
+        proved = "proved" if line.get("proved", True) else "not proved"
+        error = () if not said else ("open",) if line["error"] is None else (f"{line['error']:.1e}",)
+        found.append((str(line["row"]), best, *error, proved))
     more = f"{rows - len(lines):,} more rows; --json prints all of them." if rows > len(lines) else ""
-    return ReportTable("", ("row", "class: probability" if said else "class: logit", "error, nats", "ids"), tuple(found), more)
+    titles = ("row", "class: probability", "error, nats", "ids") if said else ("row", f"class: {score}", "ids")
+    return ReportTable("", titles, tuple(found), more)
 
 
 def _finite(value: Any) -> Any:

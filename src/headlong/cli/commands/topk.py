@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headlong.cli.shared_options import AnswerFile, Bias, HiddenFile, JsonLines, K, Method, Threads, Weight, settled
+from headlong.errors import OptionError, ShapeError
 
+FIELDS = ("ids", "log_probs", "logits", "lse", "error", "proved")
 SHOWN = 20
 """Queries printed as text; JSON has them all."""
 BLOCK = 64
@@ -15,11 +19,13 @@ BLOCK = 64
 
 
 def topk(
-    source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, or an engine that compile saved.")],
+    source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, items, or an engine that compile saved.")],
     hidden: HiddenFile,
     k: K = 10,
+    metric: Annotated[str | None, typer.Option(help="Nearest items by ip, cosine or l2, proved; no probabilities.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="A text file with a label for each class, one a line.")] = None,
     method: Method = "auto",
-    eps: Annotated[float | None, typer.Option(help="In nats; inf: ids and exact logits only.")] = None,
+    eps: Annotated[float | None, typer.Option(help="In nats; inf, as for items in an array: ids and logits only.")] = None,
     weight: Weight = None,
     bias: Bias = None,
     threads: Threads = None,
@@ -27,36 +33,58 @@ def topk(
     out: AnswerFile = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Find the likeliest classes of each hidden vector, with the error and the proof of each row."""
+    """Find the likeliest classes of each hidden vector, or the nearest items, with the error and the proof of each row."""
     count = settled(threads)
     import headlong as hl
-    from headlong.cli import inputs
-    from headlong.cli.terminal import bars, json_lines, say_json, show, topk_table, write_json
+    from headlong.cli import arrays, inputs
+    from headlong.cli.nearest import ARRAYS, SCORES, metric_of, nearest, write_arrays
+    from headlong.cli.terminal import answered_lines, bars, say_json, show, topk_table, write_json
     from headlong.tables import answers
 
     given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None,
              "--device": device is not None}
-    engine: Any = inputs.engine(source, count, given)
-    if engine is None:
-        engine = hl.compile(inputs.any_layer(source, weight, bias), method, delta=0.0, threads=count, device=device)
-    rows = inputs.hidden(hidden, engine.layer.dim, engine.layer.vocab)
+    name = metric and metric_of(metric)
+    if name and (unused := [one for one, there in {**given, "--eps": eps is not None}.items() if there and one != "--weight"]):
+        raise OptionError(f"--metric is of items, not of probabilities; leave {', '.join(unused)} out")
+    engine: Any = inputs.engine(source, count, {**given, "--metric": name is not None})
+    if engine is not None:
+        layer = engine.layer
+    else:
+        layer = inputs.layer(source, weight, bias) if name else inputs.any_layer(source, weight, bias)
+    if eps is None and engine is None and arrays.is_array(inputs.split(source, 2)[0]):
+        eps = math.inf  # of items nobody asked for probabilities
+    rows = inputs.hidden(hidden, layer.dim, layer.vocab)
+    if not len(rows):
+        raise ShapeError(f"{hidden} has shape {list(rows.shape)}: no rows to answer")
+    words = None if labels is None else inputs.labels(labels, layer.vocab)
     if out is not None:
-        inputs.target(out, source, hidden)
+        inputs.target(out, source, hidden, None if labels is None else str(labels))
+    if name:
+        search = nearest(layer, name, count)
+    elif engine is None:
+        asked = eps is None or math.isfinite(eps)
+        engine = hl.compile(layer, method, delta=0.0, log_probs=asked, threads=count, device=device)
+
+    def ask(some: Any) -> Any:
+        return search(some, k) if name else engine.topk(some, k=k, eps=eps)
+
     shown = rows if as_json or out is not None else rows[:SHOWN]
     lines: list[dict[str, Any]] = []
     parts: list[Any] = []
-    as_table = out is not None and answers.is_table(out)
+    as_table, as_arrays = out is not None and answers.is_table(out), out is not None and out.suffix == ARRAYS
     with bars() as stage:
         move = stage("answer")
         for start in range(0, len(shown), BLOCK):
-            top = engine.topk(shown[start : start + BLOCK], k=k, eps=eps)
+            top = ask(shown[start : start + BLOCK])
             if as_table:
-                parts.append(answers.table(top))
-            if as_json or not as_table or start < SHOWN:
-                lines += json_lines(top, start)
+                parts.append(answers.columns(top) if name else answers.table(top))
+            elif as_arrays:
+                parts.append(top if name else {one: getattr(top, one) for one in FIELDS})
+            if as_json or not (as_table or as_arrays) or start < SHOWN:
+                lines += answered_lines(top, start, words)
             move(min(start + BLOCK, len(shown)), len(shown))
-    if out is not None and as_table:
-        answers.write(out, parts)
+    if out is not None and (as_table or as_arrays):
+        (answers.write if as_table else write_arrays)(out, parts)
         typer.echo(f"wrote {out}", err=True)
     else:
         write_json(out, lines)
@@ -64,5 +92,5 @@ def topk(
         for line in lines:
             say_json(line)
         return
-    typer.echo(repr(engine))
-    show(topk_table(lines[:SHOWN], len(rows)))
+    typer.echo(repr(engine) if not name else f"{layer.vocab:,} items × {layer.dim}, nearest by {SCORES[name]}, proved")
+    show(topk_table(lines[:SHOWN], len(rows), SCORES[name] if name else "logit"))
