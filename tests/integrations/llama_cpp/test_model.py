@@ -246,7 +246,7 @@ def test_log_probs_of_a_text_add_up(model: Model, stock: Any) -> None:
 
 
 def test_what_is_not_had_is_a_sentence(model: Model, path: Path) -> None:
-    for options in ({"suffix": "x"}, {"typical_p": 0.5}, {"mirostat_mode": 2}, {"logits_processor": [print]}):
+    for options in ({"suffix": "x"}, {"tfs_z": 0.5}, {"adaptive_target": 0.5}, {"logits_processor": [print]}):
         with pytest.raises(UnsupportedError, match=f"{next(iter(options))} is .* is not supported: .*llama_cpp.Llama"):
             model.create_completion("x", **options)
     for options in ({"n_gpu_layers": 3}, {"lora_path": "x"}, {"embedding": True}, {"draft_model": object()}):

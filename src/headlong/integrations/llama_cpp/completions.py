@@ -16,13 +16,16 @@ from headlong.integrations.llama_cpp.text import TextBuilder, Vocabulary
 
 ABSENT = {
     "suffix": (None, "infilling"),
-    "typical_p": (1.0, "typical sampling"),
     "tfs_z": (1.0, "tail-free sampling"),
-    "mirostat_mode": (0, "mirostat"),
+    "adaptive_target": (-1.0, "adaptive-p, which moves every token's logit by its probability,"),
+    "adaptive_decay": (0.9, "adaptive-p"),
+    "guidance_scale": (1.0, "guidance, which needs the logits of two texts for every token,"),
+    "cfg_scale": (1.0, "guidance"),
+    "negative_prompt": (None, "guidance"),
     "logits_processor": (None, "a processor that sees every logit (logit_bias, penalties and grammars are supported)"),
 }
 """Options of ``llama_cpp.Llama.create_completion`` that are not supported: their defaults, and what they are."""
-UNUSED = ("mirostat_tau", "mirostat_eta", "penalize_nl")
+UNUSED = ("penalize_nl",)
 
 
 def check_options(options: Mapping[str, Any]) -> None:

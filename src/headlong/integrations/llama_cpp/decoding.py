@@ -21,6 +21,8 @@ from headlong.answers import Cost
 from headlong.dtypes import Doubles
 from headlong.errors import IdError, OptionError
 from headlong.integrations.llama_cpp.body import Body, Singles
+from headlong.integrations.llama_cpp.chain import Mirostat, Repeats
+from headlong.integrations.llama_cpp.chained import ChainedRow
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import NOTHING as NOTHING_READ
 from headlong.integrations.llama_cpp.head import Head
@@ -68,6 +70,8 @@ class Progress:
     ) -> None:
         self.prompt, self.number, self.most, self.grammar = list(prompt), number, most, grammar
         self.voice = number if voice is None else voice
+        self.repeats: Repeats | None = None
+        """Penalties of DRY, where they are asked for."""
         self.generated: list[int] = []
         self.done = False
         self.put_away: Any = None
@@ -253,6 +257,7 @@ class Decoder:
         if settings.greedy and not edits:
             return lambda active, hidden: [int(token) for token in head.likeliest(hidden)]
         filtered = settings.top_p < 1 or settings.min_p > 0
+        edits |= settings.chained
         if settings.top_k <= 0 and (settings.temperature == 1 or not filtered) and not edits:
             return self._drawing(settings, seed)
         noise = {row.voice: stream("tokens", seed, row.voice) for row in rows}
@@ -261,11 +266,17 @@ class Decoder:
             found = zip(active, *head.best(hidden, settings.top_k), strict=True)
             return [draw_listed(top(Listed(*pair), settings.top_k), settings, noise[row.voice]) for row, *pair in found]
 
+        surprises = {row.voice: Mirostat(settings.mirostat_tau, settings.mirostat_eta) for row in rows}
+
         def each(active: list[Progress], hidden: Singles) -> list[int]:
-            found = (
-                (row, Row(head, hidden[at : at + 1], settings, row.generated, row.grammar)) for at, row in enumerate(active)
-            )
-            return [one.pick(noise[row.voice]) for row, one in found]
+            found = []
+            for at, row in enumerate(active):
+                repeats = None if row.repeats is None else row.repeats([*row.prompt, *row.generated])
+                mirostat = surprises[row.voice] if settings.mirostat_mode else None
+                about = head, hidden[at : at + 1], settings, row.generated, row.grammar, repeats
+                one = ChainedRow(*about, mirostat=mirostat) if settings.chained else Row(*about)
+                found.append(one.pick(noise[row.voice]))
+            return found
 
         def keeping(active: list[Progress], hidden: Singles) -> list[int]:
             lists = [weighing(Listed(*pair, float(pair[1][-1]))) for pair in zip(*head.best(hidden, FIRST), strict=True)]

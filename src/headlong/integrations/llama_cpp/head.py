@@ -20,7 +20,7 @@ from headlong.answers import Cost
 from headlong.cached_attribute import once
 from headlong.dtypes import Doubles, Ids
 from headlong.errors import StoreError
-from headlong.links import IDENTITY
+from headlong.links import IDENTITY, Affine
 
 Limits = dict[str, Any]
 """``allowed=`` and ``exclude=`` of an engine's verbs."""
@@ -28,6 +28,8 @@ BLOCK, TURNED = 32, 1024
 """Coordinates of a group of codes, and of a rotation at most: larger ones take long to make."""
 LEAST_DIM, LEAST_WEIGHTS = 256, 1 << 22
 """Smaller heads are read in microseconds in any way."""
+ROWS_AT_ONCE = 4096
+"""That are written out in float64."""
 NOTHING = Cost(np.zeros(1, np.int64), np.zeros(1), np.zeros(1, bool), "")
 
 
@@ -90,6 +92,33 @@ class Head:
         """Of one row: the log of the sum of exp(x) over all classes, and how far it can be off, ``eps`` at most."""
         found = self.engine.lse(hidden, eps=eps, **limits)
         return float(found.lse[0]), float(found.error[0])
+
+    def every(self, hidden: Any) -> Doubles:
+        """The exponents of all classes of one row."""
+        return self.of(hidden, np.arange(self.vocab))
+
+    def moments(self, hidden: Any) -> tuple[float, float]:
+        """Sum and sum of squares of the exponents of all classes of one row; a class is not asked where the link is a line."""
+        if not isinstance(self._link, Affine):
+            found = self.every(hidden)
+            return float(found.sum()), float((found * found).sum())
+        sums, squares = self._forms
+        vector = np.append(np.asarray(hidden, np.float64)[0], 1.0)
+        first, second = float(sums @ vector), float(vector @ squares @ vector)
+        scale, shift = self._link.scale, self._link.shift
+        return scale * first + shift * self.vocab, scale**2 * second + 2 * scale * shift * first + shift**2 * self.vocab
+
+    @once
+    def _forms(self) -> tuple[Doubles, Doubles]:
+        """Of all rows, each with its bias behind it: their sum, and the sum of their outer products."""
+        sums, squares = np.zeros(self.layer.dim + 1), np.zeros((self.layer.dim + 1,) * 2)
+        for start in range(0, self.vocab, ROWS_AT_ONCE):
+            rows = np.asarray(self.layer.weight[start : start + ROWS_AT_ONCE], np.float64)
+            bias = np.zeros(len(rows)) if self.layer.bias is None else self.layer.bias[start : start + ROWS_AT_ONCE]
+            rows = np.column_stack([rows, np.asarray(bias, np.float64)])
+            sums += rows.sum(axis=0)
+            squares += rows.T @ rows
+        return sums, squares
 
     def of(self, hidden: Any, ids: Ids) -> Doubles:
         """The exponents of given classes of one row: their rows alone are read."""

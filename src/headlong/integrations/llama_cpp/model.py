@@ -17,16 +17,18 @@ from headlong.errors import AbsentError, MalformedFileError, OptionError, WrongL
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.body_file import ROWS, body_file, fingerprint
 from headlong.integrations.llama_cpp.calibration import vectors
+from headlong.integrations.llama_cpp.chain import Breakers, Repeats
+from headlong.integrations.llama_cpp.completions import ABSENT as SAMPLING
 from headlong.integrations.llama_cpp.completions import Answers, Piece, Writing, check_options, pieces
 from headlong.integrations.llama_cpp.decoding import SEQUENCES, Decoder, Embedding, Progress
 from headlong.integrations.llama_cpp.families import input_scale
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import Head, engine_of
-from headlong.integrations.llama_cpp.options import context_options
+from headlong.integrations.llama_cpp.options import context_options, refuse_absent
 from headlong.integrations.llama_cpp.scoring import Scored, scored
-from headlong.integrations.llama_cpp.settings import Settings
+from headlong.integrations.llama_cpp.settings import Settings, stop_words
 from headlong.integrations.llama_cpp.sharing import Shared
-from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several, stop_words
+from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several
 from headlong.layers.gguf_file import GgufFile
 from headlong.native import threads as threads_at_hand
 from headlong.number_checks import file_name, whole
@@ -74,7 +76,8 @@ class Model:
         scale = input_scale(file, layer.dim)
         threads = threads_at_hand(n_threads)
         trained = file.parts[0].value(f"{file.parts[0].value('general.architecture')}.context_length")
-        fields = context_options(options, self._sequences, threads, int(trained or 512))
+        self._trained, self._breakers = int(trained or 512), dict[tuple[str, ...], Breakers]()
+        fields = context_options(options, self._sequences, threads, self._trained)
         how = {"chat_format": chat_format, "chat_handler": chat_handler, "tokenizer": tokenizer}
         self.words = Vocabulary(self.model_path, self.create_completion, verbose=verbose, **how)
         if self.words.n_vocab() > layer.vocab:
@@ -186,7 +189,7 @@ class Model:
         for number, one in enumerate(prompts):
             tokens, more = self.words.chat_prompt(one) if is_chat(one) else (self.words.prompt(one), [])
             found.append(self._writing(tokens, number, most, [*stops, *more], grammar))
-        return found, self._settings(settings)
+        return found, self._chosen(settings, found)
 
     def _writing(
         self, tokens: list[int], number: int, most: int | None, stops: Sequence[str], grammar: Any, criteria: Any = None
@@ -196,8 +199,20 @@ class Model:
         rules = None if grammar is None else Grammar(self.words.pointer, grammar)
         return Writing(self.words, Progress(tokens, number, most, rules), stops, criteria)
 
+    def _chosen(self, given: Mapping[str, Any], texts: Sequence[Writing]) -> Settings:
+        """Settings, and what they ask of each text."""
+        settings = self._settings(given)
+        if settings.dry:
+            key = tuple(settings.dry_sequence_breakers)
+            if key not in self._breakers:
+                self._breakers[key] = Breakers(self.words.spelled(), key, partial(self.words.tokenize, add_bos=False))
+            for one in texts:
+                one.progress.repeats = Repeats(settings, self._breakers[key], self._trained)
+        return settings
+
     def _settings(self, given: Mapping[str, Any]) -> Settings:
         known = {name: value for name, value in given.items() if value is not None}
+        refuse_absent(known, SAMPLING)
         unknown = sorted(set(known) - set(Settings.__dataclass_fields__))
         if unknown:
             raise OptionError(f"{unknown[0]} is no option here; they are {', '.join(Settings.__dataclass_fields__)}")
@@ -235,7 +250,7 @@ class Model:
         if echo and max_tokens == 0:
             text.progress.done = True
         answers = Answers(self.words, model or self.model_path, 0 if echo else len(prompt))
-        found = pieces(self._decoder, [text], self._settings(settings), logprobs)
+        found = pieces(self._decoder, [text], self._chosen(settings, [text]), logprobs)
         if stream:
             return answers.chunks(found, text, logprobs is not None)
         with self._decoder.lock:

@@ -13,12 +13,14 @@ the border of the nucleus is the mass of all needed, and only after some draws t
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headlong.dtypes import Doubles, Ids
 from headlong.errors import InputError
+from headlong.integrations.llama_cpp.chain import penalised
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import Head, Limits
 from headlong.integrations.llama_cpp.settings import Settings, edited, moved
@@ -61,13 +63,16 @@ class Row:
     """One hidden vector ``[1, dim]``, and what has been moved or ruled out for it."""
 
     def __init__(
-        self, head: Head, hidden: Any, settings: Settings, generated: list[int], grammar: Grammar | None = None
-    ) -> None:
+        self, head: Head, hidden: Any, settings: Settings, generated: list[int], grammar: Grammar | None = None,
+        repeats: Mapping[int, float] | None = None,
+    ) -> None:  # fmt: skip
         self._head, self._hidden, self._settings, self._grammar = head, hidden, settings, grammar
         self._ids, self._exponents = NONE, np.empty(0)
         if settings.moving:
-            self._ids = edited(settings, generated, head.vocab)
+            penalties = repeats or {}
+            self._ids = np.union1d(edited(settings, generated, head.vocab), np.array([*penalties], np.int64))
             self._exponents = moved(settings, generated, self._ids, head.of(hidden, self._ids))
+            self._exponents = penalised(self._ids, self._exponents, penalties)
         self._others = head.vocab - len(self._ids)
         self._limits: Limits = {"exclude": self._ids} if len(self._ids) else {}
 
@@ -204,11 +209,16 @@ def kept(found: Listed, settings: Settings) -> Kept:
     return Kept(sure, possible, covered)
 
 
-def top(found: Listed, count: int) -> Listed:
-    """The best ``count`` alone: a distribution of their own."""
-    exponents = found.exponents[:count]
+def whole(found: Listed, places: Any) -> Listed:
+    """Some of a list alone: a distribution of their own."""
+    exponents = found.exponents[places]
     mass = float(np.logaddexp.reduce(exponents))
-    return Listed(found.ids[:count], exponents, -math.inf, mass, mass)
+    return Listed(found.ids[places], exponents, -math.inf, mass, mass)
+
+
+def top(found: Listed, count: int) -> Listed:
+    """The best ``count`` alone."""
+    return whole(found, slice(count))
 
 
 def draw_listed(found: Listed, settings: Settings, rng: np.random.Generator) -> int:

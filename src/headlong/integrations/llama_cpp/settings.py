@@ -5,7 +5,9 @@
     x = link(z) + logit_bias                                          all tokens
     x = x / repeat_penalty if x > 0 else x * repeat_penalty           tokens of the last 64 generated ones
     x = x - count * frequency_penalty - presence_penalty
-    grammar -> top_k -> top_p -> min_p -> x / temperature -> draw     temperature 0: the likeliest after the penalties
+    dry -> grammar -> top_n_sigma -> top_k -> typical_p -> top_p -> min_p -> xtc -> x / temperature -> draw
+
+Temperature 0: the likeliest after penalties, dry and grammar. What ``chain.py`` has is said there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from headlong.dtypes import Doubles, Ids
-from headlong.errors import IdError, OptionError, named
+from headlong.errors import IdError, OptionError, UnsupportedError, named
 from headlong.number_checks import real, whole
 
 RANDOM = 2**32 - 1
@@ -29,8 +31,10 @@ RANDOM = 2**32 - 1
 
 @dataclass(frozen=True)
 class Settings:
-    """As ``llama_cpp.Llama`` takes them; ``top_k`` 0 or less, ``top_p`` 1 or more, ``min_p`` 0 or less: off.
+    """As ``llama_cpp.Llama`` takes them, and llama.cpp's own options; ``top_k`` 0 or less, ``top_p`` 1 or more, ``min_p`` 0 or
+    less, ``typical_p`` 1 or more, ``top_n_sigma`` 0 or less, ``xtc_threshold`` above 0.5: off.
 
+    ``dry_penalty_last_n``  tokens of prompt and text in which repeats are looked for; -1: as many as the model was trained on
     ``seed``  None, -1 and 2^32 - 1: drawn anew for each call; another below zero counts from 2^32, as llama.cpp's 32 bits do
     """
 
@@ -44,6 +48,20 @@ class Settings:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     last_n: int = 64
     seed: int | None = None
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    top_n_sigma: float = -1.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    mirostat_mode: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
 
     def __post_init__(self) -> None:
         whole(self.top_k, "top_k", -(2**31), 2**31)
@@ -54,6 +72,23 @@ class Settings:
         real(self.repeat_penalty, "repeat_penalty", 1e-6, 1e6)
         real(self.frequency_penalty, "frequency_penalty", -1e6, 1e6)
         real(self.presence_penalty, "presence_penalty", -1e6, 1e6)
+        real(self.dry_multiplier, "dry_multiplier", 0.0, 1e6)
+        real(self.dry_base, "dry_base", 0.0, 1e6)
+        whole(self.dry_allowed_length, "dry_allowed_length", 0, 2**31)
+        whole(self.dry_penalty_last_n, "dry_penalty_last_n", -1, 2**31)
+        real(self.top_n_sigma, "top_n_sigma", -math.inf, math.inf)
+        real(self.typical_p, "typical_p", 0.0, math.inf)
+        real(self.xtc_probability, "xtc_probability", 0.0, 1.0)
+        real(self.xtc_threshold, "xtc_threshold", 0.0, math.inf)
+        real(self.dynatemp_range, "dynatemp_range", 0.0, 1e6)
+        real(self.dynatemp_exponent, "dynatemp_exponent", 0.0, 1e6)
+        real(self.mirostat_tau, "mirostat_tau", 0.0, 1e6)
+        real(self.mirostat_eta, "mirostat_eta", 0.0, 1e6)
+        if self.mirostat_mode == 1:
+            raise UnsupportedError("mirostat_mode is 1, which guesses at a tail; it is not supported: pass 2, which reads it")
+        whole(self.mirostat_mode, "mirostat_mode", 0, 2)
+        breakers = tuple(stop_words(self.dry_sequence_breakers, "dry_sequence_breakers"))
+        object.__setattr__(self, "dry_sequence_breakers", breakers)
         object.__setattr__(self, "logit_bias", biases(self.logit_bias))
         if self.seed is not None:
             whole(self.seed, "seed", -(2**31), 2**63 - 1, "or None or -1 for a random one")
@@ -72,7 +107,22 @@ class Settings:
     @property
     def moving(self) -> bool:
         """Whether the ``x`` of any token may be another than the model's."""
-        return self.penalised or bool(self.logit_bias)
+        return self.penalised or self.dry or bool(self.logit_bias)
+
+    @property
+    def dry(self) -> bool:
+        """Whether repeats are penalised."""
+        return self.dry_multiplier > 0 and self.dry_base >= 1 and self.dry_penalty_last_n != 0
+
+    @property
+    def xtc(self) -> bool:
+        return self.xtc_probability > 0 and self.xtc_threshold <= 0.5
+
+    @property
+    def chained(self) -> bool:
+        """Whether samplers beyond top_k, top_p, min_p and temperature are asked for."""
+        far = self.top_n_sigma > 0 or self.typical_p < 1 or self.dynatemp_range > 0
+        return not self.greedy and (far or self.xtc or self.mirostat_mode == 2)
 
     @property
     def penalised(self) -> bool:
@@ -121,3 +171,11 @@ def moved(settings: Settings, generated: Sequence[int], ids: Ids, exponents: Dou
     repeated = np.where(found <= 0, found * settings.repeat_penalty, found / settings.repeat_penalty)
     penalty = count * settings.frequency_penalty + (count > 0) * settings.presence_penalty
     return np.asarray(np.where(count > 0, repeated - penalty, found))
+
+
+def stop_words(stop: Any, name: str = "stop") -> list[str]:
+    """A word or several; None: none."""
+    words = [stop] if isinstance(stop, str) else () if stop is None else stop
+    if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
+        raise OptionError(f"{name} is {stop!r:.80}; expected text, or a list of texts")
+    return list(words)

@@ -31,6 +31,7 @@ class _Asked:
     ) -> None:
         self.reader, self.settings, self.pick, self.logprobs, self.out = reader, settings, pick, logprobs, out
         self.row = Progress(reader.prompt, -1, reader.most, reader.grammar, reader.voice)
+        self.row.repeats = reader.repeats
         """Its own, ahead of what the thread has read."""
 
 

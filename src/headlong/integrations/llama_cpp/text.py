@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import llama_cpp
@@ -65,6 +65,14 @@ class Vocabulary(llama_cpp.Llama):  # type: ignore[misc]
         buffer = ctypes.create_string_buffer(LONGEST)  # one for all would be every thread's
         count = llama_cpp.llama_token_to_piece(self.pointer, token, buffer, LONGEST, 0, special)
         return buffer.raw[: max(count, 0)]
+
+    def spelled(self) -> Iterator[tuple[int, bytes]]:
+        """Each token, and its bytes at the beginning of a text; special ones by their names."""
+        buffer = ctypes.create_string_buffer(LONGEST)
+        for token in range(self.n_vocab()):
+            one = (ctypes.c_int32 * 1)(token)
+            count = llama_cpp.llama_detokenize(self.pointer, one, 1, buffer, LONGEST, False, True)
+            yield token, buffer.raw[: max(count, 0)]
 
     def prompt(self, prompt: str | Sequence[int]) -> list[int]:
         """The tokens of a text, with those that the model wants at its ends, as ``create_completion`` has them."""
@@ -127,14 +135,6 @@ def token_ids(prompt: Any) -> list[int]:
         advice = ": decode() makes text of bytes" if isinstance(prompt, (bytes, bytearray, memoryview)) else ""
         raise OptionError(f"prompt is {named(prompt)}; expected text, or a list of token ids{advice}")
     return list(prompt) if all(type(token) is int for token in prompt) else wholes(prompt, "prompt", -(2**31), 2**31 - 1)
-
-
-def stop_words(stop: Any) -> list[str]:
-    """A word or several; None: none."""
-    words = [stop] if isinstance(stop, str) else () if stop is None else stop
-    if not isinstance(words, (list, tuple, set, frozenset)) or not all(isinstance(word, str) for word in words):
-        raise OptionError(f"stop is {stop!r:.80}; expected text, or a list of texts")
-    return list(words)
 
 
 def is_chat(prompt: Any) -> bool:
