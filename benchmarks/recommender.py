@@ -1,4 +1,4 @@
-"""The best items for users, and for items: factors of ``implicit``, read by headlong, by dense products and by indexes.
+"""The best items for users, and the nearest words and sentences: headlong, dense products and indexes.
 
     python benchmarks/recommender.py --layer catalogue --json results/search.json
     python benchmarks/recommender.py --layer movielens-als --json results/search.json
@@ -15,7 +15,7 @@ import sys
 from common.real_layers import load
 from headlong.bench import measure
 
-LAYERS = ("catalogue", "catalogue-items", "movielens-als", "movielens-bpr")
+LAYERS = ("catalogue", "catalogue-items", "movielens-als", "movielens-bpr", "glove", "sentences")
 OURS = ("headlong, ids only", "headlong, calibrated, ids only")
 INDEXES = ("faiss flat", "faiss Panorama", "faiss IVF", "hnswlib", "usearch", "scann", "lorann")
 

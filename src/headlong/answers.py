@@ -97,6 +97,23 @@ class Entropy(Answer):
     variance_error: Array | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Certificate(Answer):
+    """The k best classes from somebody's scores: ``ids, logits [batch, k]``, best first; unpacks as these.
+
+    ``certain [batch, k]``  places that the scores and their error alone decide; ``proved [batch]``: whether the ids are proved
+    ``error [batch]``       how far off the logits may be: 0 (but for rounding) where rows were read
+    ``asked [batch]``       classes that were scored from their rows; 0 where all places were certain
+    """
+
+    ids: Array
+    logits: Array
+    certain: Array
+    proved: Array
+    error: Array
+    asked: Array
+
+
 class Support(NamedTuple):
     """The classes that filters keep: those of row ``b`` are ``ids[offsets[b] : offsets[b + 1]]``, rising."""
 

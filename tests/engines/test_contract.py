@@ -27,8 +27,8 @@ from structured_layers import made
 
 VOCAB, DIM = 300, 16
 VERBS = (
-    "topk", "log_prob", "lse", "entropy", "ranked", "sample", "at_temperature", "save", "check", "with_rows", "without",
-    "compact",
+    "topk", "log_prob", "lse", "entropy", "ranked", "sample", "at_temperature", "save", "check", "certify", "with_rows",
+    "without", "compact",
 )  # fmt: skip
 HEADS = {"tree": "tree", "bands": "bands", "blocks": "differentiated", "experts": "experts", "mixture": "mos"}
 

@@ -101,6 +101,7 @@ class Adapting(Changeable):
     save = passing(Engine.save)
     kept = passing(Engine.kept)
     check = passing(Engine.check)
+    certify = passing(Engine.certify)
     every_class = passing(Engine.every_class)
 
     @property

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Cost, Entropy, LogProb, Lse, Sample
+from headlong.answers import Certificate, Cost, Entropy, LogProb, Lse, Sample
 from headlong.arrays import answer_as, as_numpy, form_of, to_host
 from headlong.dtypes import Doubles
 from headlong.engines import draws
@@ -38,6 +38,7 @@ from headlong.engines.arguments import (
     told,
     untold,
 )
+from headlong.engines.certificate import certify
 from headlong.engines.class_masks import class_mask
 from headlong.engines.direct_call import Direct
 from headlong.engines.draws import Rules, rules_of
@@ -273,6 +274,15 @@ class Common(ABC):
         ``progress``  called with how many of the vectors are done and how many there are; each reads the whole layer
         """
         return check(self, hidden, k, batch, progress)  # type: ignore[arg-type]
+
+    def certify(self, hidden: Any, *, scores: Any, error: Any, k: int = 10) -> Certificate:
+        """The ``k`` best classes from ``scores [n, vocab]`` of somebody else, each within ``error`` of its logit; rows are read
+        only where that leaves a doubt.
+
+        ``error``  one number, ``[n]``, ``[1, vocab]`` or ``[n, vocab]``; inf where it is not known. What is read is compared
+                   with it, and where a score is further off the engine answers the row itself
+        """
+        return certify(self, hidden, scores, error, k)
 
     def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]:
         """The logits of all classes and their log-probabilities ``[n, vocab]``, to float64's rounding."""
