@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent
 EXTRAS = {"gguf", "griffe", "llama_cpp", "matplotlib", "mkdocs", "peft", "PIL", "pyarrow", "sacrebleu", "scipy", "sklearn",
-          "torch", "transformers", "triton"}  # fmt: skip
+          "tokenizers", "torch", "transformers", "triton"}  # fmt: skip
 QUICK = ("tests/codes", "tests/kernels", "tests/layers", "tests/report", "tests/cli/test_cli.py", "tests/test_arrays.py",
          "tests/test_links.py", "tests/test_loaders.py", "tests/test_store.py", "tests/engines/test_engines.py")  # fmt: skip
 """``pytest -m quick``: kernels, codes, files, the engines and the command line. Nothing else is even imported."""

@@ -19,7 +19,6 @@ import pytest
 from bench_record import RECORD
 from children import script
 from headlong.bench.measure import keep
-from tiny_model import tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -143,16 +142,6 @@ def test_whole_steps_are_beside_the_fastest_form_of_the_model(tables: ModuleType
     (ours,) = (row for row in run["rows"] if row["what"] == "transformers, headlong, greedy")
     assert f"{fastest['ms']:.1f} ms ({fastest['what'].split(', ')[1]}) | {ours['ms']:.1f} ms" in shown
     assert tables.times(fastest["ms"] / ours["ms"]) in shown
-
-
-def test_the_hugging_face_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers", reason="transformers is an extra")
-    tiny_model(tmp_path / "path/to/model")
-    monkeypatch.chdir(tmp_path)
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "accelerate" in block)
-    names: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - the README's own code
-    assert names["out"].shape[1] > 1
 
 
 def test_links_lead_somewhere() -> None:

@@ -211,6 +211,8 @@ def measured(page: str, name: str, script: str, keys: Sequence[str]) -> str:
         known = f"; {percent(share)} of the logits' energy in an eighth of the directions" if share else ""
         if "x" in keys:
             rows = beside_dense(rows)
+        if "bytes" in keys[2:3]:
+            rows = [row for row in rows if row.get("bytes")]
         title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}{known}:\n\n" if layer else ""
         parts.append(f"{title}{markdown(table(rows, keys, caption=counted(run['rows'], where({'': run}))))}")
     return "\n\n".join(parts) or missing(script)
@@ -250,7 +252,7 @@ def reference() -> str:
             for param in command.params
             if param.param_type_name == "option" and param.name != "help"
         ]
-        usage = f"    headlong {name} {shown}".rstrip()
+        usage = f"```text\n{f'headlong {name} {shown}'.rstrip()}\n```"
         options = markdown(ReportTable("", ("option", "default", "what it says"), tuple(rows))).replace("--:|", "---|")
         parts.append(f"## {name}\n\n{(command.help or '').strip()}\n\n{usage}\n\n{options}")
         if name == "compile":
