@@ -1,7 +1,7 @@
 """Every block of README and of the pages runs as it is printed, from the top of its page to the bottom.
 
-A block gets what the blocks above it made and nothing else, unless its first line says what it needs: ``# needs `hidden``` names
-what the reader has to bring, and gets it here. Files that a block needs lie in the folder in which the page is run.
+A block gets what the blocks above it made and nothing else, unless its first line says what it needs: ``# needs `hidden```
+names what the reader has to bring, and gets it here. Files that a block needs lie in the folder in which the page is run.
 """
 
 from __future__ import annotations
