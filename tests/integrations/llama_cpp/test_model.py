@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
 import tiny_gguf
-from headlong.errors import AbsentError, IdError, OptionError, UnsupportedError
+from headlong.errors import AbsentError, IdError, OptionError, StoreError, UnsupportedError
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
@@ -249,7 +250,7 @@ def test_what_is_not_had_is_a_sentence(model: Model, path: Path) -> None:
     for options in ({"suffix": "x"}, {"tfs_z": 0.5}, {"adaptive_target": 0.5}, {"logits_processor": [print]}):
         with pytest.raises(UnsupportedError, match=f"{next(iter(options))} is .* is not supported: .*llama_cpp.Llama"):
             model.create_completion("x", **options)
-    for options in ({"n_gpu_layers": 3}, {"lora_path": "x"}, {"embedding": True}, {"draft_model": object()}):
+    for options in ({"n_gpu_layers": 3}, {"lora_base": "x"}, {"embedding": True}, {"draft_model": object()}):
         with pytest.raises(UnsupportedError, match=f"{next(iter(options))} is .* is not supported"):
             Model(path, cache=path.parent, **options)
     with pytest.raises(OptionError, match="tempurature is no option"):
@@ -393,3 +394,39 @@ def test_segments_of_codes_follow_one_another(dim: int) -> None:
     assert [0, *(stop for _, stop, _ in found)] == [*(start for start, _, _ in found), dim]
     assert all(stop - start >= head.BLOCK and (stop % head.BLOCK == 0 or stop == dim) for start, stop, _ in found)
     assert [bits for *_, bits in found] == [8, *[3] * (len(found) - 1)]
+
+
+def adapter(path: Path, tensors: dict[str, tuple[int, int]]) -> Path:
+    """A LoRA adapter of rank 2 of matrices ``[out, in]``."""
+    rng, writer = np.random.default_rng(5), gguf.GGUFWriter(path, "qwen3")
+    writer.add_string("general.type", "adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 4.0)
+    for name, (out, into) in tensors.items():
+        writer.add_tensor(f"{name}.lora_a", rng.standard_normal((2, into)).astype(np.float32) / 4)
+        writer.add_tensor(f"{name}.lora_b", rng.standard_normal((out, 2)).astype(np.float32) / 4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_an_adapter_of_the_body_is_llama_cpps(path: Path, model: Model, tmp_path: Path) -> None:
+    """With it log-probabilities are those of the stock class with it; one that changes the output layer is refused."""
+    lora = adapter(tmp_path / "lora.gguf", {"blk.0.attn_q.weight": (64, 64), "blk.1.ffn_down.weight": (64, 96)})
+    with_it = {"lora_path": str(lora), "lora_scale": 0.5}
+    stock = llama_cpp.Llama(str(path), n_ctx=256, n_threads=1, verbose=False, logits_all=True, **with_it)
+    stock.eval(PROMPTS[1])
+    logits = stock.scores[: len(PROMPTS[1]) - 1].astype(np.float64)
+    expected = (logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))[np.arange(len(logits)), PROMPTS[1][1:]]
+    stock.close()
+    with Model(path, cache=path.parent, n_ctx=256, n_threads=1, eps=1e-4, **with_it) as adapted:
+        np.testing.assert_allclose(adapted.log_probs(PROMPTS[1])[0], expected, atol=0.05)
+    assert np.abs(model.log_probs(PROMPTS[1])[0] - expected).max() > 0.2
+    for name in ("output.weight", "token_embd.weight"):
+        with pytest.raises(UnsupportedError, match=f"changes {name}; .*merge it into the model"):
+            Model(path, cache=path.parent, n_threads=1, lora_path=adapter(tmp_path / f"{name}.gguf", {name: (1000, 64)}))
+    foreign = adapter(tmp_path / "other.gguf", {"blk.7.attn_q.weight": (64, 64)})
+    with pytest.raises(StoreError, match="llama.cpp cannot load the adapter"):
+        Model(path, cache=path.parent, n_threads=1, lora_path=foreign)

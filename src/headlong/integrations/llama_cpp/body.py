@@ -21,9 +21,12 @@ from headlong.errors import InputError, OptionError, StoreError, UnsupportedErro
 from headlong.integrations.llama_cpp.body_file import ROWS
 from headlong.integrations.llama_cpp.log import listening
 from headlong.integrations.llama_cpp.team import Team
+from headlong.layers.gguf_file import GgufFile
 from headlong.links import Link
 
 Singles = NDArray[np.float32]
+OURS = {"token_embd.weight", "output.weight"}
+"""Tensors that are not llama.cpp's here."""
 BLOCK = 256
 """Numbers of a hidden vector that llama.cpp rounds with one scale, at most."""
 DEVIATIONS = 8.0
@@ -57,6 +60,22 @@ class Body:
         if not self._context:
             self._free()
             raise OptionError(f"llama.cpp makes no context of {options}: {last_line()}")
+
+    def adapt(self, path: str, scale: float) -> None:
+        """Adds a LoRA adapter, which may touch neither the embedding nor the output layer: these are not llama.cpp's here."""
+        names = {name.removesuffix(".lora_a").removesuffix(".lora_b") for name in GgufFile(path).names}
+        if names & OURS:
+            raise UnsupportedError(
+                f"the adapter {path} changes {min(names & OURS)}; expected one of the layers between embedding and output "
+                "layer alone: merge it into the model, or use llama_cpp.Llama"
+            )
+        with listening(verbose=False) as last_line:
+            adapter = llama_cpp.llama_adapter_lora_init(self._model, os.fsencode(path))  # freed with the model
+            if adapter is None or not adapter:
+                raise StoreError(f"llama.cpp cannot load the adapter {path}: {last_line()}")
+            adapters, scales = (llama_cpp.llama_adapter_lora_p_ctypes * 1)(adapter), (ctypes.c_float * 1)(scale)
+            if llama_cpp.llama_set_adapters_lora(self._context, adapters, 1, scales):
+                raise StoreError(f"llama.cpp cannot use the adapter {path}: {last_line()}")
 
     def close(self) -> None:
         """Frees llama.cpp's memory, after a step that another thread is in; nothing can be decoded afterwards."""

@@ -31,7 +31,7 @@ from headlong.integrations.llama_cpp.sharing import Shared
 from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several
 from headlong.layers.gguf_file import GgufFile
 from headlong.native import threads as threads_at_hand
-from headlong.number_checks import file_name, whole
+from headlong.number_checks import file_name, real, whole
 
 
 class Model:
@@ -47,6 +47,7 @@ class Model:
     ``compiled``     False: the output layer is compiled when it is first asked, which :meth:`hidden` never does
     ``cache``        the folder of the body and the engine, which are made once for each model; None: ``HEADLONG_CACHE``, or
                      the user's cache folder
+    ``lora_path``    an adapter of the layers between embedding and output layer, ``lora_scale`` times
     ``options``      ``n_ctx``, ``n_batch``, ... as in ``llama_cpp.Llama``; ``n_threads`` None: all processors
     """
 
@@ -66,6 +67,8 @@ class Model:
         chat_format: str | None = None,
         chat_handler: Any = None,
         tokenizer: Any = None,
+        lora_path: str | os.PathLike[str] | None = None,
+        lora_scale: float = 1.0,
         **options: Any,
     ) -> None:
         self.model_path, self.verbose = file_name(model_path, "model_path"), verbose
@@ -90,6 +93,8 @@ class Model:
         first = list(range(min(ROWS, layer.vocab)))
         self._body.check(embedding(first), file.rows(file.head("lm_head.weight"), np.array(first)), layer.link)
         own_vectors = partial(vectors, self._body, embedding, self.words.tokenize)
+        if lora_path is not None:
+            self._body.adapt(file_name(lora_path, "lora_path"), real(lora_scale, "lora_scale", -1e6, 1e6))
         head = Head(layer, partial(engine_of, layer, saved, threads, eps, delta, own_vectors))
         self._decoder = Decoder(self._body, embedding, head, self._sequences)
         self._files = {"original, mapped": Path(self.model_path), "body, mapped": path, "codes, mapped": saved}

@@ -15,14 +15,13 @@ ABSENT: dict[str, tuple[Any, str]] = {
     "vocab_only": (False, "a model without weights"),
     "kv_overrides": (None, "facts that are not the file's"),
     "embedding": (False, "embeddings"),
-    "lora_base": (None, "LoRA"),
-    "lora_path": (None, "LoRA"),
+    "lora_base": (None, "another model beneath an adapter"),
     "draft_model": (None, "speculative decoding"),
     "spm_infill": (False, "infilling"),
 }
 """Options that are not supported: their defaults, and what they are."""
 UNUSED = (
-    "split_mode", "main_gpu", "use_mmap", "use_mlock", "logits_all", "lora_scale", "numa", "pooling_type", "cache_prompt",
+    "split_mode", "main_gpu", "use_mmap", "use_mlock", "logits_all", "numa", "pooling_type", "cache_prompt",
 )  # fmt: skip
 """Of no account here: log-probabilities are always available, files are always mapped."""
 FIELDS = {field[0] for field in llama_cpp.llama_context_params._fields_} - {"embeddings", "pooling_type", "n_seq_max"}
