@@ -556,6 +556,28 @@ def test_a_range_of_equal_distances_takes_no_more_than_its_answer() -> None:
     assert peak < 4 * (distances.nbytes + ids.nbytes) + 5 * 8 * faiss_distances.PIECE
 
 
+def test_ranges_of_a_million_rows_come_in_batches_that_fit_into_memory() -> None:
+    rng = np.random.default_rng(7)
+    rows, queries = rng.standard_normal((1_000_000, 8), np.float32), rng.standard_normal((270, 8)).astype(np.float32)
+    index = IndexFlatIP(8)
+    index.add(rows)
+    next(index.range_batches(queries, 3.0))  # compiles
+    tracemalloc.start()
+    total, largest, seen = 0, 0, 0
+    for which, lims, distances, ids in index.range_batches(queries, 3.0):
+        assert which.start == seen and len(lims) == which.stop - which.start + 1
+        total, largest, seen = total + distances.nbytes + ids.nbytes, max(largest, distances.nbytes + ids.nbytes), which.stop
+        some = slice(int(lims[0]), int(lims[1]))
+        products = rows[ids[some]].astype(np.float64) @ queries[which.start].astype(np.float64)
+        assert (np.diff(ids[some]) > 0).all() and (distances[some] > 3).all()
+        np.testing.assert_allclose(distances[some], products, rtol=1e-6)
+        assert np.isin(np.flatnonzero(rows @ queries[which.start] > 3.0001), ids[some]).all()
+        del distances, ids, products
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen == len(queries) and peak < 2.9 * largest < 0.8 * total
+
+
 @pytest.mark.filterwarnings("error")
 def test_rows_whose_distances_float32_cannot_hold_are_refused_and_others_cost_nothing(tmp_path: Path) -> None:
     index = IndexFlatL2(24)

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Self
 
@@ -71,6 +72,11 @@ class IndexIDMap(Verbs):
     def range_search(self, x: Any, thresh: float, *, params: Any = None) -> tuple[Any, Floats, Ids]:
         lims, distances, places = self.index.range_search(x, thresh, params=self._inner(params))
         return lims, distances, self._named(places)
+
+    def range_batches(self, x: Any, thresh: float, *, params: Any = None) -> Iterator[tuple[slice, Any, Floats, Ids]]:
+        """As the index's, with your ids."""
+        for which, lims, distances, places in self.index.range_batches(x, thresh, params=self._inner(params)):
+            yield which, lims, distances, self._named(places)
 
     def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
         """A row for each of the ids ``key [n]``."""

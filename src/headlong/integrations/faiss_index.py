@@ -18,6 +18,7 @@ told apart by float64 distances, and equal ones are in the order of ids.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -43,6 +44,14 @@ FIRST, SOME, BEST = 4, 64, 256
 """Queries of a range search that are answered at once, at first and then, and rows that are tried before all of them..."""
 MANY = 1 << 16
 """...where there are more than these: all products of fewer take no longer than that trial."""
+
+
+def ranges(found: list[tuple[Floats, Ids]]) -> tuple[Any, Floats, Ids]:
+    """``(lims, D, I)``: parts behind one another, and where each starts."""
+    lims = np.concatenate([[0], np.cumsum([len(ids) for _, ids in found])]).astype(np.uint64)
+    empty: tuple[Floats, Ids] = (np.empty(0, np.float32), np.empty(0, np.int64))
+    distances, ids = (np.concatenate([part[place] for part in (*found, empty)]) for place in (0, 1))
+    return lims, distances, ids
 
 
 class IndexFlat(Rows):
@@ -133,18 +142,29 @@ class IndexFlat(Rows):
         Query i has ``D[lims[i]:lims[i + 1]]``, in the order of ids.
         """
         queries, thresh, allowed = self._checked(x, "x"), threshold(thresh, "thresh"), self._allowed(params)
-        found: list[tuple[Floats, Ids]] = []
+        return ranges([one for block in self._blocks(queries, thresh, allowed) for one in block])
+
+    def range_batches(self, x: Any, thresh: float, *, params: Any = None) -> Iterator[tuple[slice, Any, Floats, Ids]]:
+        """:meth:`range_search` of some queries after the other: ``(which, lims, D, I)``, where ``which`` are queries of ``x``.
+
+        What is held is what some tens of queries find, so that ranges with many rows need not fit into memory at once.
+        """
+        queries, thresh, allowed = self._checked(x, "x"), threshold(thresh, "thresh"), self._allowed(params)
+        start = 0
+        for block in self._blocks(queries, thresh, allowed):
+            yield slice(start, start + len(block)), *ranges(block)
+            start += len(block)
+
+    def _blocks(self, queries: Floats, thresh: float, allowed: Ids | None) -> Iterator[list[tuple[Floats, Ids]]]:
+        """What each query finds, some queries at a time."""
         few = (self.ntotal if allowed is None else len(allowed)) <= MANY
-        every = few  # or where the queries before had more near rows than are tried: the next will, too
-        while len(found) < len(queries):
-            some = queries[len(found) : len(found) + (SOME if found else FIRST)]
+        every, done = few, 0  # or where the queries before had more near rows than are tried: the next will, too
+        while done < len(queries):
+            some = queries[done : done + (SOME if done else FIRST)]
             near = self._of_every(some, thresh, allowed) if every else self._nearer(some, thresh, allowed)
             every = few or 2 * sum(len(ids) >= BEST for _, ids in near) > len(near)
-            found += near
-        lims = np.concatenate([[0], np.cumsum([len(ids) for _, ids in found])]).astype(np.uint64)
-        empty: tuple[Floats, Ids] = (np.empty(0, np.float32), np.empty(0, np.int64))
-        distances, ids = (np.concatenate([part[place] for part in (*found, empty)]) for place in (0, 1))
-        return lims, distances, ids
+            done += len(near)
+            yield near
 
     def remove_ids(self, x: Any) -> int:
         """Take rows out, by ids or by a selector; the rows behind them move up. How many there were."""
@@ -245,28 +265,24 @@ class IndexFlat(Rows):
         return found
 
     def _of_every(self, queries: Floats, thresh: float, allowed: Ids | None) -> list[tuple[Floats, Ids]]:
-        """As :meth:`_nearer`, from all products."""
+        """As :meth:`_nearer`, from all products: of some rows at a time, of which the near ones are kept."""
         places = np.arange(self.ntotal) if allowed is None else allowed
-        best, ids = np.empty((len(queries), 1), np.float32), np.zeros((len(queries), 1), np.int64)
+        wide, shift = queries.astype(np.float64), np.zeros((len(queries), 1))  # what a softmax takes off
         if self.metric == "log_prob" and len(queries):
             best, ids = self._some(queries, 1, allowed)
-        found: list[tuple[Floats, Ids]] = []
-        for part in pieces(len(queries), len(places)):
-            every = self._every(queries[part], best[part, 0], ids[part, 0], places)
-            near = self._is_near(every, thresh)
-            for row, inside in zip(every, near, strict=True):
-                found.append((row, places) if inside.all() else (row[inside], places[inside]))
-        return found
-
-    def _every(self, queries: Floats, best: Floats, ids: Ids, places: Ids) -> Floats:
-        """``[n, len(places)]``; ``best [n]`` and ``ids [n]`` say what a softmax takes off."""
-        rows, wide = self._rows(), queries.astype(np.float64)
-        rows = rows if len(places) == len(rows) else rows[places]
-        exact = distances(wide, rows) if self.metric == "l2" else products(wide, rows)
-        if self.metric == "log_prob":
-            exact += (best - exact[np.arange(len(exact)), np.searchsorted(places, ids)])[:, None]
-        with np.errstate(over="ignore"):
-            return exact.astype(np.float32)
+            shift = best - np.einsum("nd,nd->n", wide, self._rows()[ids[:, 0]].astype(np.float64))[:, None]
+        found: list[list[tuple[Floats, Ids]]] = [[] for _ in queries]
+        for part in pieces(len(places), max(self.d, len(queries))):
+            some = places[part]
+            rows = self._rows()[some[0] : some[-1] + 1] if allowed is None else self._rows()[some]
+            exact = distances(wide, rows) if self.metric == "l2" else products(wide, rows) + shift
+            with np.errstate(over="ignore"):
+                values = exact.astype(np.float32)
+            near = self._is_near(values, thresh)
+            for one, value, inside in zip(found, values, near, strict=True):
+                if inside.any():
+                    one.append((value[inside], some[inside]))
+        return [ranges(found.pop(0))[1:] for _ in queries]  # parts go as they are put together
 
     def _is_near(self, values: Floats, thresh: float) -> NDArray[np.bool_]:
         return values < thresh if self.metric == "l2" else values > thresh
