@@ -64,6 +64,7 @@ def models(folder: Path) -> dict[str, Any]:
     for name in ("path/to/model", "path/to/folder"):
         tiny_model(folder / name)
     tiny_gguf.write(folder / "model.gguf")
+    tiny_gguf.write(folder / "other.gguf", head="Q8_0")
     model, tokenizer = (kind.from_pretrained(folder / "path/to/model") for kind in (AutoModelForCausalLM, AutoTokenizer))
     return {"model": model, "tokenizer": tokenizer, "texts": ["Once upon a time"] * 3}
 

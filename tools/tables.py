@@ -372,6 +372,51 @@ def llama_perplexity() -> str:
     return markdown(ReportTable("", ("log-probabilities by", "perplexity"), rows, caption))
 
 
+def llama_tasks() -> str:
+    found = stored("evaluation")
+    if found is None:
+        return missing("gguf_evaluation.py MODEL.gguf TEXT results/evaluation.json")
+    tasks = found["tasks"]
+    rows = tuple(
+        (name, *(f"{100 * one['acc'][task]:.1f}%" for task in one["acc"]), f"{max(one['apart'].values()):.2g}")
+        for name, one in tasks["rows"].items()
+    )
+    caption = (
+        f"Two tasks of {tasks['documents']} documents made of WikiText-2's test text; {found['model']}. transformers has the "
+        f"dequantised weights in float32; llama.cpp's layers round hidden vectors to eight bits. headlong's own error was at "
+        f"most {tasks['error']:.2g} for a text. {machine(found['environment'])}"
+    )
+    titles = ("scored by", "which ending", "next word", "log-likelihood of a text, furthest from transformers', nats")
+    return markdown(ReportTable("", titles, rows, caption))
+
+
+def llama_kld() -> str:
+    found = stored("evaluation")
+    if found is None:
+        return missing("gguf_evaluation.py MODEL.gguf TEXT results/evaluation.json")
+
+    def shown(pair: list[float], digits: int) -> str:
+        return f"{pair[0]:.{digits}f} ± {pair[1]:.{digits}f}"
+
+    rows = tuple(
+        (
+            kind, shown(one["mean"], 4), shown(one["median"], 4), shown(one["percentile_99"], 3), shown(one["same_top"], 3),
+            shown(one["base_perplexity"], 2), shown(one["other_perplexity"], 2), f"{one['apart']:.1g}",
+        )
+        for kind, one in found["divergences"].items()
+    )  # fmt: skip
+    tokens = next(iter(found["divergences"].values()))["tokens"]
+    caption = (
+        f"{found['model']}, its dequantised weights in float16 and in these; {tokens:,} tokens of WikiText-2's test text, "
+        f"± standard errors. {machine(found['environment'])}"
+    )
+    titles = (
+        "other", "mean, nats", "median", "99%", "one likeliest token", "perplexity, base", "perplexity, other",
+        "furthest from float64 in full",
+    )  # fmt: skip
+    return markdown(ReportTable("", titles, rows, caption))
+
+
 # block: the page whose file has the table, the table, the script that writes it, and the columns that the page shows
 MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "dense-products": ("beside", "dense products", "dense_products.py --layer smollm2", ("batch", *SPEED)),
@@ -443,7 +488,8 @@ def on_a_gpu() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "whole-steps": whole_steps, "factor": factor, "which": which, "reference": reference,
     "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-smollm2": llama_smollm2,
-    "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "host-team": host_team, "on-a-gpu": on_a_gpu,
+    "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "llama-tasks": llama_tasks, "llama-kld": llama_kld,
+    "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
 BLOCKS |= STUDIES
