@@ -67,6 +67,21 @@ def test_texts_of_threads_are_what_each_is_alone(tmp_path: Path) -> None:
         model.generate("x", 3)
 
 
+def test_reproducible_texts_are_to_the_last_bit_what_each_is_alone(tmp_path: Path) -> None:
+    """Whoever asks at the same time, and whatever a sequence held before; log-probabilities and their errors, too."""
+    jobs = [(prompt, way) for prompt in PROMPTS for way in WAYS]
+    with opened(tmp_path, sequences=1) as model:
+        expected = []
+        for prompt, way in jobs:
+            model.reset()
+            expected.append(model.generate(prompt, 16, logprobs=2, **way))
+    with opened(tmp_path, sequences=4) as model:
+        model.share(reproducible=True)
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            for _ in range(2):
+                assert list(pool.map(lambda job: model.generate(job[0], 16, logprobs=2, **job[1]), jobs)) == expected
+
+
 def test_what_goes_wrong_for_one_is_told_to_that_one(tmp_path: Path) -> None:
     with opened(tmp_path, sequences=2) as model:
         model.share()
@@ -120,7 +135,7 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     pytest.importorskip("llama_cpp.server.app", reason="pip install 'headlong[serve]'")
     path = tiny_gguf.write(tmp_path_factory.mktemp("served") / "llama.gguf", "llama", head="Q8_0")
-    found = Server(path, "--context", "512", "--sequences", "4", "--threads", "1", "--eps", "1e-4")
+    found = Server(path, "--context", "512", "--sequences", "4", "--threads", "1", "--eps", "1e-4", "--reproducible")
     yield found
     if found.process.poll() is None:
         found.end()

@@ -17,6 +17,9 @@ def serve(
     api_key: Annotated[str | None, typer.Option(help="What clients have to send; default: nothing.")] = None,
     sequences: Annotated[int, typer.Option(help="Requests written at once; others wait.")] = 4,
     context: Annotated[int, typer.Option(help="Tokens of a request and its answer at most.")] = 4096,
+    reproducible: Annotated[
+        bool, typer.Option("--reproducible", help="Each text is to the last bit what it is alone; steps are not shared.")
+    ] = False,
     eps: Eps = 0.01,
     delta: Delta = 1e-6,
     threads: Threads = None,
@@ -28,4 +31,5 @@ def serve(
 
     with Model(model, n_ctx=context, sequences=sequences, n_threads=count, eps=eps, delta=delta) as found:
         typer.echo(repr(found), err=True)
+        found.share(reproducible)
         served(found, host, port, alias or model, api_key)

@@ -117,6 +117,8 @@ class Decoder:
         self._owners: list[Callable[[], Progress | None]] = [_nobody] * sequences
         self.lock: AbstractContextManager[Any] = body.lock
         """Held by who asks for more than one thing in a row."""
+        self.reproducible = False
+        """Whether each text is decoded from its beginning and by itself: what llama.cpp rounds depends on what is beside it."""
 
     def forget(self) -> None:
         """Empties the memory of every sequence; a text that goes on is decoded anew."""
@@ -227,12 +229,14 @@ class Decoder:
             held[:] = tokens[:-1] if self.body.load(number, state) else []
         else:
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(held, tokens[:-1], strict=False)))
-            self.keep(number, same)
+            self.keep(number, 0 if self.reproducible else same)
         self._owners[number] = weakref.ref(row)
         return [(tokens[at], at, number) for at in range(len(held), len(tokens))]
 
     def last_hidden(self, rows: Sequence[Progress]) -> Singles:
         """The hidden vector of each text's last token."""
+        if self.reproducible and len(rows) > 1:
+            return np.concatenate([self.last_hidden([row]).copy() for row in rows])
         places = [place for row in rows for place in self._missing(row)]
         if len(places) == len(rows) <= self.body.largest_batch:
             return self.decoded(places)

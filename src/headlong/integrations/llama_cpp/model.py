@@ -31,7 +31,7 @@ from headlong.integrations.llama_cpp.sharing import Shared
 from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several
 from headlong.layers.gguf_file import GgufFile
 from headlong.native import threads as threads_at_hand
-from headlong.number_checks import file_name, real, whole
+from headlong.number_checks import file_name, flag, real, whole
 
 
 class Model:
@@ -324,10 +324,15 @@ class Model:
         """The seed of completions that name none."""
         self._seed = Settings(seed=seed).seed
 
-    def share(self) -> None:
-        """From now on texts of several threads are written at once, as many as there are sequences; others wait."""
+    def share(self, reproducible: bool = False) -> None:
+        """From now on texts of several threads are written at once, as many as there are sequences; others wait.
+
+        ``reproducible``  each text is decoded from its beginning and by itself, a token of each in turn: it is to the last bit
+                          what it is alone. Steps of several texts at once are faster, and llama.cpp rounds them otherwise
+        """
         if not isinstance(self._decoder, Shared):
             self._decoder = Shared(self._decoder)
+        self._decoder.reproducible = flag(reproducible, "reproducible")
 
     def reset(self) -> None:
         """Forgets what the sequences hold."""

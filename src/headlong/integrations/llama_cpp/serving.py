@@ -89,8 +89,7 @@ def _about(why: str) -> dict[str, Any]:
 
 
 def application(model: Model, alias: str, **settings: Any) -> Any:
-    """The server's FastAPI application over a model; ``settings`` are those of its ``ServerSettings``."""
-    model.share()
+    """The server's FastAPI application over a model that is shared; ``settings`` are those of its ``ServerSettings``."""
     served = Served(model)
     LlamaProxy.load_llama_from_model_settings = staticmethod(lambda _: served)
     RouteErrorHandler.error_message_wrapper = _explained
