@@ -209,6 +209,8 @@ def measured(page: str, name: str, script: str, keys: Sequence[str]) -> str:
         layer, rows = run.get("layer"), (complete(run) if "cold.x" in keys else run)["rows"]
         share = layer and layer.get("energy")
         known = f"; {percent(share)} of the logits' energy in an eighth of the directions" if share else ""
+        if "worst" in keys:  # of ids alone no log-probability was promised, whatever an older run said of it
+            rows = [{**row, "worst": None} if "ids only" in row["contestant"] else row for row in rows]
         if "x" in keys:
             rows = beside_dense(rows)
         if "bytes" in keys[2:3]:

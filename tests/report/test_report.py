@@ -60,7 +60,7 @@ def test_a_busy_machine_is_said() -> None:
 
 
 def test_a_run_says_what_it_found() -> None:
-    won = "headlong takes 5.00 ms where torch bf16 takes 12.0 ms: 2.40×. Of the ids, torch bf16 has 98.0% right."
+    won = "headlong takes 5.00 ms where torch bf16 takes 12.0 ms: 2.40×. Of its ids 98.0% are right."
     assert meaning(RECORD) == won
     slow = deepcopy(RECORD)
     slow["rows"][2]["cold"] |= {"us": 20e3, "x": 0.6}

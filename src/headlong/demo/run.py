@@ -29,14 +29,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
+from headlong import native
 from headlong.bench import rivals
 from headlong.bench import rows as bench
 from headlong.bench.measure import THREAD_VARIABLES, Progress
 from headlong.bench.rows import Settings, Stage
 from headlong.demo import corpus as builtin
 from headlong.demo.model import Recipe, Trained, train
+from headlong.engines.reference.codes import CodesInNumPy, kappa_of
+from headlong.engines.reference.executor import Executor as Reference
+from headlong.engines.reference.query import Matrix
 from headlong.errors import DataError, HeadlongError
 from headlong.layers.matrix import Layer
+from headlong.report import plots
 from headlong.report.files import bench_page
 from headlong.report.tables import ReportTable, percent
 from headlong.store import cache_folder, open_file, write_file
@@ -44,8 +49,8 @@ from headlong.store import cache_folder, open_file, write_file
 FORMAT = "headlong demo layer"
 APART = "import sys; from headlong.demo.run import main; main(*sys.argv[1:])"
 """What the process that trains runs."""
-METHODS = ("headlong", "headlong, ids only", "headlong, proved within 0.2", "full", "svd")
-RIVALS = ("numpy fp32", "torch fp32")
+METHODS = ("headlong", "headlong, ids only")
+"""The default, and without log-probabilities."""
 SETTINGS = Settings(batches=(1, 64), queries=512, rounds=10, seconds=5.0)
 SHOWN = 5
 SILENCE = 0.1
@@ -170,10 +175,12 @@ def read(path: Path) -> Trained:
 
 
 def contest(trained: Trained, settings: Settings, stage: Stage) -> dict[str, Any]:
-    """The raw run: every method, and the plain softmax of NumPy, and of torch where it is installed."""
-    names = [*(name for name in RIVALS if name in rivals.installed()), *METHODS]
+    """The raw run: our engines and every dense product that is installed; which are not is in it."""
+    names = [*rivals.dense_installed(), *METHODS]
     subject = Layer(trained.weight, trained.bias)
     record = bench.run(subject, trained.hidden, names, settings, stage)
+    if gone := [name for name in rivals.DENSE if name not in names]:
+        record["left_out"] = [*record.get("left_out", []), {"contestant": ", ".join(gone), "why": "not installed"}]
     record["layer"]["perplexity"] = trained.perplexity
     record["layer"]["unigram_perplexity"] = trained.unigram_perplexity
     return record
@@ -213,9 +220,33 @@ def introduction(trained: Trained) -> str:
     )
 
 
+def one_query(trained: Trained, most: int = 16) -> plots.Closing:
+    """The intervals of the first of the examples, closing on its best words: those of NumPy's reference, class by class."""
+    layer, row, k = Layer(trained.weight, trained.bias), _readable(trained, SHOWN)[:1], 4
+    hidden = trained.hidden[row].astype(np.float64)
+    plan = headlong.compile(layer, "codes", log_probs=False, threads=1).plan
+    assert plan.codes is not None  # they were asked for
+    rows = Matrix(layer.weight, layer.bias, native.row_norms(layer.weight, 1), layer.link)
+    reader = CodesInNumPy(layer, plan.codes, Reference(rows))
+    (estimates,), (radii,) = reader.estimates(hidden, kappa_of(k, 1e-6), 0)
+    exact = (hidden @ trained.weight.T.astype(np.float64) + trained.bias)[0]
+    threshold = float(np.sort(exact)[-k])
+    best = np.argsort(-estimates)[:most]
+    open_ = (estimates + radii >= threshold)[best]
+    return plots.Closing(
+        [trained.words[i] for i in best], estimates[best].tolist(), radii[best].tolist(), threshold,
+        [float(exact[i]) if reached else None for i, reached in zip(best, open_, strict=True)],
+    )  # fmt: skip
+
+
 def html_page(trained: Trained, record: dict[str, Any], shown: ReportTable) -> str:
-    """The run as one self-contained page."""
-    return bench_page(record, "headlong demo", introduction(trained), [shown])
+    """The run as one self-contained page: the text with its probabilities, one query's intervals, and the race."""
+    return bench_page(record, "headlong demo", introduction(trained), [shown, *plots.closing(one_query(trained))])
+
+
+def page_file() -> Path:
+    """Where the page goes if nobody says where."""
+    return cache_folder() / "headlong-demo.html"
 
 
 def settings(threads: int, quick: bool = False) -> Settings:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from headlong.errors import MalformedFileError
 from headlong.report import plots
 from headlong.report.page import Part, Section, page
-from headlong.report.tables import ReportTable, batches, comparison, engines, machine, micros, percent, table, times, ways
+from headlong.report.tables import ReportTable, batches, busy, comparison, engines, machine, micros, percent, table, times, ways
 
 
 class ResultFile(NamedTuple):
@@ -41,11 +41,14 @@ def meaning(record: Mapping[str, Any]) -> str:
     base = next(row for row in rows if row["contestant"] == over)
     if not ours:
         return f"Nothing that promises its answers took part and was right; {over} takes {micros(base[way]['us'])}."
+    if busy(record):
+        return "Other programs used the machine meanwhile: times mean little, and no factor is told. The answers are compared."
     best = min(ours, key=lambda row: float(row[way]["us"]))
     said = f"{best['contestant']} takes {micros(best[way]['us'])} where {over} takes {micros(base[way]['us'])}"
     if best[way]["x"] < 1:
         return f"Here a plain product is faster: {said}."
-    return f"{said}: {times(best[way]['x'])}. Of the ids, {over} has {percent(base['same'])} right."
+    missed = f" Of its ids {percent(base['same'])} are right." if base["same"] < 1 else ""
+    return f"{said}: {times(best[way]['x'])}.{missed}"
 
 
 MADE_UP = "made up"

@@ -117,6 +117,39 @@ def by_batch(record: Mapping[str, Any], way: str) -> Figure:
     return Figure("Time by batch size", drawn(draw, said, 3.8), "Where lines cross, the choice changes.")
 
 
+class Closing(NamedTuple):
+    """One query over a layer: classes by their estimates, best first, how far each can be off, the k-th logit found, and the
+    exact logits of the rows that were read."""
+
+    names: list[str]
+    estimates: list[float]
+    radii: list[float]
+    threshold: float
+    exact: list[float | None]
+
+
+def closing(one: Closing) -> list[Figure]:
+    """The intervals of one query; nothing without matplotlib."""
+    if not installed():
+        return []
+    read = sum(exact is not None for exact in one.exact)
+    places = range(len(one.names), 0, -1)
+
+    def draw(axes: Any) -> None:
+        for place, estimate, radius, exact in zip(places, one.estimates, one.radii, one.exact, strict=True):
+            axes.hlines(place, estimate - radius, estimate + radius, color=DENSE if exact is None else OURS)
+            if exact is not None:
+                axes.plot(exact, place, "o", color=OURS, markersize=4)
+        axes.axvline(one.threshold, color=OTHER, linestyle="--", linewidth=1)
+        axes.set_yticks(list(places), one.names)
+        axes.set_xlabel("logit")
+
+    said = f"Intervals of {len(one.names)} logits; {read} reach the threshold and are read, the others are ruled out"
+    told = ("Line: where the logit can be, from a few bits of the row. Dot: the logit, of a row that was read. Dashed: the "
+            "last of the best words; a line that ends left of it is ruled out unread.")  # fmt: skip
+    return [Figure("One query", drawn(draw, said, 0.6 + 0.22 * len(one.names)), told)]
+
+
 def spectrum(singular: Iterable[float]) -> list[Figure]:
     """Singular values, those of zero left out; nothing without matplotlib."""
     values = [float(one) for one in singular if one > 0]
@@ -137,5 +170,6 @@ def of_run(record: Mapping[str, Any]) -> list[Figure]:
     if not installed():
         return []
     way, sizes = ways(record)[0], batches(record)
-    found = [bars(record, sizes[0], way), misses(record, sizes[0], way)]
+    missed = any(row["same"] < 1 for row in record["rows"] if row["batch"] == sizes[0])  # else all points lie on one line
+    found = [bars(record, sizes[0], way), *([misses(record, sizes[0], way)] if missed else [])]
     return [*found, by_batch(record, ways(record)[-1])] if len(sizes) > 1 else found

@@ -146,11 +146,17 @@ def ways(record: Mapping[str, Any]) -> list[str]:
 def comparison(record: Mapping[str, Any], batch: int) -> ReportTable:
     """Everyone at one batch size: speed and what the answers are worth in one row."""
     rows = [row for row in record["rows"] if row["batch"] == batch]
-    timed = [key for way in ways(record) for key in (f"{way}.us", f"{way}.x")]
+    timed = [key for way in ways(record) for key in (f"{way}.us", f"{way}.x") if not (busy(record) and key.endswith(".x"))]
     over = "; ".join(f"{WAYS[way]}: {value(rows[0], f'{way}.over')}" for way in ways(record))
+    over = "none is told, since others used the machine" if busy(record) else over
     title = f"One query, k = {rows[0]['k']}" if batch == 1 else f"{batch} queries at once, k = {rows[0]['k']}"
     keys = ("contestant", *timed, "same", "worst", "proved", "read")
     return table(rows, keys, title, f"Fastest dense product: {over}. {caption(record)}")
+
+
+def busy(record: Mapping[str, Any]) -> bool:
+    """Whether other programs took so much of the machine that a factor would say little."""
+    return (record.get("environment", {}).get("others") or 0.0) > BUSY
 
 
 def batches(record: Mapping[str, Any]) -> list[int]:

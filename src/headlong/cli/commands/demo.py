@@ -12,7 +12,7 @@ from headlong.cli.shared_options import Json, RunFile, Threads, settled
 
 
 def demo(
-    html: Annotated[Path, typer.Option(help="Where the HTML page goes.")] = Path("headlong-demo.html"),
+    html: Annotated[Path | None, typer.Option(help="Where the HTML page goes; default: the cache folder.")] = None,
     out: RunFile = None,
     threads: Threads = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train again, whatever the cache holds.")] = False,
@@ -31,9 +31,11 @@ def demo(
     from headlong.cli.terminal import bars, show, told, write_text
     from headlong.demo import run
     from headlong.demo.model import Recipe
+    from headlong.report.files import remarks
     from headlong.report.tables import batches, comparison
 
-    for path in filter(None, (html, out)):
+    page = html or run.page_file()
+    for path in filter(None, (page, out)):
         inputs.target(path)
     long = "half a minute" if quick else "a minute"
     typer.echo(f"headlong: a layer is trained and read with every method: about {long} on two idle processors", err=True)
@@ -46,11 +48,12 @@ def demo(
         typer.echo(run.introduction(trained))
         for part in (examples, *(comparison(record, size) for size in batches(record))):
             show(part)
+        typer.echo("\n".join(remarks(record)))
 
     told(record, shown, out, as_json)
-    write_text(html, run.html_page(trained, record, examples))
+    write_text(page, run.html_page(trained, record, examples))
     if not as_json:
-        typer.echo(f"{html} has figures. Next, your own layer: headlong compile MODEL -o head.safetensors, and then")
+        typer.echo(f"{page} has figures. Next, your own layer: headlong compile MODEL -o head.safetensors, and then")
         typer.echo("headlong topk head.safetensors hidden.npy; in Python: headlong.load('head.safetensors').topk(hidden, k=10)")
 
 
