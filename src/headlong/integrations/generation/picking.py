@@ -22,11 +22,14 @@ from torch import Tensor
 from headlong import Affine
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.gumbel import gumbels
-from headlong.engines.sampling_filters import Ranked, Sieve, kept
+from headlong.engines.sampling_filters import FIRST_CANDIDATES, Ranked, Sieve, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import FastHead, Taking
 from headlong.integrations.generation.processors import Edits, ProcessorRecipe, edited
 from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
+
+SLACK = 2.0**-40
+"""Of a share of mass: what sums of some dozens of weights round."""
 
 
 class Picks(NamedTuple):
@@ -121,11 +124,25 @@ class Row:
         """``argmax f(z) / T + gumbel`` over the classes that pass the filters."""
         if self.surprisals is not None:
             found = kept_by_surprisal(self, self.sieve, self.surprisals)
-        elif self.sieve.keeps_all:
-            return self._drawn_from_all(seed, row)
+        elif self.sieve.top_k:
+            found = kept(self, self.sieve)
         else:
+            token = self._drawn_from_all(seed, row)
+            if self.sieve.keeps_all or self._surely_kept(token):
+                return token
             found = kept(self, self.sieve)
         return int(found.ids[np.argmax(self._keys(found.ids, found.scores, seed, row))])
+
+    def _surely_kept(self, token: int) -> bool:
+        """Whether a draw of all classes passes top_p and min_p: those that are better have little of what some of the best have
+        alone. No normaliser is asked for, and with the same noise a draw of what is kept would be the same."""
+        found = self.best(FIRST_CANDIDATES)
+        scaled = found.scores / self.sieve.temperature
+        weights = np.exp(scaled - scaled[0])
+        (place,) = np.flatnonzero(found.ids == token) if token in found.ids else (len(scaled),)
+        if place >= len(scaled) or found.scores[place] <= found.least or weights[place] < self.sieve.min_p:
+            return False
+        return bool(place == 0 or weights[:place].sum() < self.sieve.top_p * weights.sum() * (1 - SLACK))
 
     def _keys(self, ids: Ids, scores: Doubles, seed: int, row: int) -> Doubles:
         return np.asarray(scores / self.sieve.temperature + gumbels(seed, row, 0, ids))

@@ -1,0 +1,119 @@
+"""How often a token asks the engine: each question is a scan of the codes. Normalisers are asked for where a draw needs one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headlong as hl
+from headlong.integrations.generation.picking import Row
+from headlong.integrations.generation.processors import Edits
+from headlong.integrations.generation.surprisal_filters import Surprisals
+
+VOCAB, DIM, TOKENS = 6000, 32, 200
+
+
+class Counting:
+    """An engine that counts what it is asked."""
+
+    def __init__(self, engine: Any, asked: Counter[str] | None = None) -> None:
+        self.engine, self.asked = engine, Counter[str]() if asked is None else asked
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.engine, name)
+        if name == "at_temperature":
+            return lambda value: Counting(found(value), self.asked)
+        if name in ("topk", "lse", "sample", "entropy", "log_prob"):
+            self.asked[name] += 1
+        return found
+
+
+@pytest.fixture(scope="module")
+def engine() -> Any:
+    weight = np.random.default_rng(0).standard_normal((VOCAB, DIM)).astype(np.float32) * 1.2
+    return hl.compile(hl.Layer(weight), "codes", threads=1)
+
+
+FILTERS: dict[str, tuple[dict[str, Any], float]] = {
+    "none": ({"temperature": 0.8}, 1.0),
+    "top_k": ({"top_k": 20, "temperature": 0.8}, 1.0),
+    "top_k, top_p": ({"top_k": 20, "top_p": 0.9}, 1.0),
+    "top_p": ({"top_p": 0.9}, 2.3),
+    "top_p, colder": ({"top_p": 0.95, "temperature": 0.7}, 2.3),
+    "min_p": ({"min_p": 0.05}, 2.3),
+}
+"""Filters of an edited row, and how many questions a token may take: the draw, and the best beside it; a normaliser seldom."""
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_an_edited_row_asks_for_a_normaliser_seldom(engine: Any, name: str) -> None:
+    filters, most = FILTERS[name]
+    counting, rng = Counting(engine), np.random.default_rng(1)
+    recipe: Any = SimpleNamespace(filters=filters, surprisals=None)
+    edits = Edits([np.array([5, 6])], [np.array([7, 9])], [np.array([4.0, 1.0])])
+    logits = engine.layer.weight.astype(np.float64)
+    for place in range(TOKENS):
+        hidden = torch.from_numpy(rng.standard_normal((1, DIM)).astype(np.float32))
+        token = Row(counting, hidden, edits, 0, recipe).draw(3, place)
+        if place % 10 == 0:  # the same noise over every class
+            x = logits @ hidden[0].numpy().astype(np.float64)
+            x[[7, 9]], x[[5, 6]] = (4.0, 1.0), -np.inf
+            assert token == dense(x, filters, place)
+    assert sum(counting.asked.values()) <= most * TOKENS, counting.asked
+
+
+def dense(x: Any, filters: dict[str, Any], place: int) -> int:
+    from headlong.engines.reference.gumbel import gumbels
+
+    x = x / filters.get("temperature", 1.0)
+    order = np.argsort(-x, kind="stable")
+    kept = order[: filters.get("top_k", VOCAB)]
+    if "top_p" in filters:
+        mass = np.exp(x[kept] - np.logaddexp.reduce(x[kept]))
+        kept = kept[np.cumsum(mass) - mass < filters["top_p"]]
+    if "min_p" in filters:
+        kept = kept[x[kept] >= x[order[0]] + np.log(filters["min_p"])]
+    keys = x[kept] + gumbels(3, place, 0, kept)
+    return int(kept[np.argmax(keys)])
+
+
+def test_filters_by_surprisal_are_left_as_they_were(engine: Any) -> None:
+    recipe: Any = SimpleNamespace(filters={}, surprisals=Surprisals(typical_p=0.5))
+    edits = Edits([np.empty(0, np.int64)], [np.array([7])], [np.array([4.0])])
+    hidden = torch.from_numpy(np.random.default_rng(1).standard_normal((1, DIM)).astype(np.float32))
+    assert 0 <= Row(engine, hidden, edits, 0, recipe).draw(3, 0) < VOCAB
+
+
+CHAINS: dict[str, tuple[dict[str, Any], float]] = {
+    "greedy": ({"temperature": 0.0}, 1.0),
+    "temperature": ({"temperature": 0.7, "top_k": 0, "top_p": 1.0, "min_p": 0.0}, 1.0),
+    "top_p": ({"temperature": 1.0, "top_k": 0, "top_p": 0.9, "min_p": 0.0}, 1.0),
+    "top_p, min_p": ({"temperature": 1.0, "top_k": 0}, 1.0),
+    "llama.cpp's defaults": ({}, 1.0),
+    "min_p, hotter": ({"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.1}, 1.3),
+    "top_p, colder": ({"temperature": 0.7, "top_k": 0, "top_p": 0.9, "min_p": 0.0}, 2.3),
+}
+"""Where the temperature comes after the nucleus, and is not 1, a draw of all tokens and the best of them are two questions."""
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_llama_cpps_chains_ask_once_a_token_where_one_question_can_tell(engine: Any, name: str) -> None:
+    pytest.importorskip("llama_cpp")
+    from headlong.integrations.llama_cpp.decoding import Decoder, Progress
+    from headlong.integrations.llama_cpp.head import Head
+    from headlong.integrations.llama_cpp.settings import Settings
+
+    settings, most = CHAINS[name]
+    counting, rng = Counting(engine), np.random.default_rng(1)
+    decoder = Decoder(SimpleNamespace(lock=None), None, Head(engine.layer, lambda: counting), 1)  # type: ignore[arg-type]
+    row = Progress([1], 0, 10**6, None)
+    pick = decoder.picker([row], Settings(seed=3, **settings))
+    for _ in range(TOKENS):
+        (token,) = pick([row], rng.standard_normal((1, DIM)).astype(np.float32))
+        row.take(token)
+    assert TOKENS <= sum(counting.asked.values()) <= most * TOKENS, counting.asked
