@@ -487,7 +487,44 @@ def on_a_gpu() -> str:
     return "\n\n".join(parts) or missing("device.py --json results/device.json")
 
 
+def api_names() -> str:
+    """What docs/api.md asks mkdocstrings for, by its import, with the first sentence of its docstring; read from the source."""
+    page, rows = (ROOT / "docs/api.md").read_text(encoding="utf-8"), []
+    for path, members in re.findall(r"^::: ([\w.]+)(?:\n    options:\n      members: \[(.*)\])?", page, re.MULTILINE):
+        module, nodes = path, _defined(path)
+        if nodes is None:  # one class or function
+            module, _, members = path.rpartition(".")
+            nodes = _defined(module) or {}
+        names = members.split(", ") if members else [one for one in nodes if not one.startswith("_")]
+        there = {name: ast.get_docstring(nodes[name]) or "" for name in names if name in nodes}
+        rows += [(f"`{module}.{name}`", _sentence(text)) for name, text in there.items()]
+    return markdown(ReportTable("", ("name", "what it is"), tuple(rows))).replace("--:|", "---|")
+
+
+def _defined(module: str) -> dict[str, Any] | None:
+    """Classes and functions of a module, or those that a package's own file brings in; None where there is none."""
+    base = ROOT / "src" / Path(*module.split("."))
+    file = next((one for one in (base.with_suffix(".py"), base / "__init__.py") if one.is_file()), None)
+    if file is None:
+        return None
+    found: dict[str, Any] = {}
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.ImportFrom) and file.name == "__init__.py" and (node.module or "").startswith("headlong."):
+            inside = _defined(node.module or "") or {}
+            found |= {one.asname or one.name: inside[one.name] for one in node.names if one.name in inside}
+    return found
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a docstring, in Markdown."""
+    first = re.split(r"(?<=[.:])\s(?=[A-Z`])", " ".join(text.split("\n\n")[0].split()))[0].rstrip(":")
+    return re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"`\1`", first).replace("``", "`") or "–"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "api-names": api_names,
     "whole-steps": whole_steps, "factor": factor, "which": which, "reference": reference,
     "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-smollm2": llama_smollm2,
     "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "llama-tasks": llama_tasks, "llama-kld": llama_kld,

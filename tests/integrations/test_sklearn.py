@@ -31,7 +31,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import has_fit_parameter
 
 import headlong as hl
-from headlong.errors import DtypeError, InputError, MissingPackageError, NonFiniteError, OptionError, ShapeError
+from headlong.errors import DtypeError, HeadlongError, InputError, MissingPackageError, NonFiniteError, OptionError, ShapeError
 from headlong.integrations.sklearn import HeadClassifier, TopKClassifier, predict_topk
 
 QUICK = {"epochs": 30, "random_state": 0}
@@ -520,5 +520,7 @@ def test_the_likeliest_labels_of_texts_through_a_pipeline() -> None:
     search = GridSearchCV(whole, {"topkclassifier__estimator__C": [0.5, 2.0]}, cv=2).fit(texts, y)
     assert (predict_topk(search, texts, 2)[1][:, 0] == y).all()
     assert proba.shape == (240, 3)
-    with pytest.raises(InputError, match=r"LogisticRegression has no predict_topk; .*TopKClassifier.of\(pipeline\)"):
-        predict_topk(plain, texts)
+    for one, two in zip(predict_topk(plain, texts, 3), over.predict_topk(texts, 3), strict=True):
+        np.testing.assert_array_equal(one, two)  # a classifier without the verb is read as `of` reads it
+    with pytest.raises(HeadlongError, match="GaussianNB"):
+        predict_topk(GaussianNB().fit(np.eye(12), np.arange(12)), np.eye(12))

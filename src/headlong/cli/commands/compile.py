@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -46,23 +49,34 @@ def compile(
     import headlong as hl
     from headlong.cli import inputs
     from headlong.cli.terminal import bars
+    from headlong.report.tables import duration, size
 
     chosen = choices(option or [])
     if own := sorted(set(chosen) & set(signature(hl.compile).parameters)):
         raise OptionError(f"--option {own[0]} is an option of compile, not of a method: see 'headlong compile --help'")
     inputs.target(out, layer, calibration, replaced=inputs.ENGINES)
+    took: dict[str, float] = {}
+
+    @contextmanager
+    def step(label: str) -> Iterator[None]:
+        move, start = stage(label), time.perf_counter()
+        yield
+        took[label] = time.perf_counter() - start
+        move(1, 1)
+
     with bars() as stage:
-        move = stage("compile")
-        subject = inputs.any_layer(layer, weight, bias)
-        vectors = None if calibration is None else inputs.hidden(calibration, subject.dim, subject.vocab)
-        engine = hl.compile(
-            subject, method, eps=eps, delta=delta, log_probs=log_probs, calibration=vectors, threads=count, seed=seed,
-            **chosen,
-        )  # fmt: skip
-        move(1, 2)
-        engine.save(out, layer=not without_layer)
-        move(2, 2)
+        with step("read the layer"):
+            subject = inputs.any_layer(layer, weight, bias)
+            vectors = None if calibration is None else inputs.hidden(calibration, subject.dim, subject.vocab)
+        with step("compile, plans timed"):
+            engine = hl.compile(
+                subject, method, eps=eps, delta=delta, log_probs=log_probs, calibration=vectors, threads=count, seed=seed,
+                **chosen,
+            )  # fmt: skip
+        with step("save"):
+            engine.save(out, layer=not without_layer)
     if " written out " in (name := getattr(subject, "name", "")):
         typer.echo(f"read {name}")
     typer.echo(repr(engine))
     typer.echo(f"{engine.name}: {engine.reason}")
+    typer.echo(f"{out}: {size(out.stat().st_size)}; {', '.join(f'{label} {duration(one)}' for label, one in took.items())}")

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 import headlong
 from headlong.arrays import as_numpy, kind_of
 from headlong.dtypes import BFLOAT16, Doubles
-from headlong.errors import InputError, OptionError, ShapeError
+from headlong.errors import OptionError, ShapeError
 
 ROWS = 4096
 """Rows of ``X`` answered at once..."""
@@ -120,7 +120,8 @@ def written_out(rows: Any) -> Iterator[NDArray[Any]]:
 
 
 def predict_topk(model: Any, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
-    """``predict_topk`` of a ``Pipeline``, or of a search's best one, whose last step has it."""
+    """``predict_topk`` of a ``Pipeline``, or of a search's best one, whose last step has it. A classifier that has none is read
+    as ``TopKClassifier.of`` reads it, and compiled for this call: keep ``TopKClassifier.of(model)`` for more than one."""
     while not hasattr(model, "predict_topk") and hasattr(model, "best_estimator_"):
         model = model.best_estimator_
     if isinstance(model, Pipeline):
@@ -128,8 +129,7 @@ def predict_topk(model: Any, X: Any, k: int = 5, eps: float | None = None) -> tu
         X = before.transform(X) if len(before) else X  # noqa: N806
         return predict_topk(model, X, k, eps)
     if not isinstance(model, Ranking):
-        raise InputError(
-            f"{type(model).__name__} has no predict_topk; expected a TopKClassifier or HeadClassifier, or a Pipeline that ends "
-            "in one: TopKClassifier.of(pipeline) reads a fitted pipeline that ends in a linear classifier"
-        )
+        from headlong.integrations.sklearn.linear import TopKClassifier  # which is a Ranking
+
+        model = TopKClassifier.of(model)
     return model.predict_topk(X, k, eps)
