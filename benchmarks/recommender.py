@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=5.0, help="at most about so many for each batch size and way")
+    parser.add_argument("--without", default="", help="contestants that are left out, such as usearch")
     parser.add_argument("--json", help="the file of a page's results; its runs of other layers stay")
     asked = parser.parse_args()
     measure.claim_threads(asked.threads)
@@ -37,6 +38,7 @@ def main() -> int:
         batches=rows.batches(asked.batch), threads=asked.threads, rounds=asked.rounds, seconds=asked.seconds
     )
     names = [*OURS, *rivals.dense_installed(), *(name for name in INDEXES if name in rivals.installed())]
+    names = [name for name in names if name not in asked.without.split(",")]
     record = rows.run(one.layer, one.valid, names, settings, lambda label: measure.silent, one.train)
     record["layer"] |= one.facts()
     for row in record["rows"]:
@@ -44,6 +46,7 @@ def main() -> int:
         sys.stdout.write(f"{row['batch']:>4}  {row['contestant']:<32} {times} {row['same']:8.2%}\n")
     if asked.json:
         command = f"python benchmarks/recommender.py --layer {asked.layer} --batch {asked.batch}"
+        command += f" --without '{asked.without}'" if asked.without else ""
         measure.keep(asked.json, "recommender", record, one.name, command)
     return 0
 

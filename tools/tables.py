@@ -426,6 +426,8 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "recommender": ("search", "recommender", "recommender.py", ("batch", *SHOWN, "about.build")),
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
+    "truth": ("tables", "truth", "ground_truth.py truth", ("what", "wall", "processors", "bytes", "same", "but for ties")),
+    "proof": ("tables", "proof", "ground_truth.py proof", ("what", "batch", "graph", "topk", "least", "gain")),
     "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "bytes")),
 }  # fmt: skip
 

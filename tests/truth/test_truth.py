@@ -198,7 +198,8 @@ def test_rows_beyond_memory_are_streamed(files: Path) -> None:
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     (little, ids), (much, same) = (one.stdout.split() for one in (first, second))
     assert ids == same
-    assert int(little) * 1024 < rows.nbytes / 2 < int(much) * 1024  # and the measure can tell
+    told = f"{int(little):,} KiB in pieces, {int(much):,} KiB at once, of {rows.nbytes // 1024:,} KiB"
+    assert int(little) * 1024 < rows.nbytes / 2 < int(much) * 1024, told  # and the measure can tell
 
 
 def test_parts_are_run_by_whatever_calls_a_function(files: Path) -> None:

@@ -114,6 +114,13 @@ COLUMNS: dict[str, Column] = {
     "seconds": Column("seconds", duration),
     "bytes": Column("bytes", size),
     "setting": Column("setting"),
+    "wall": Column("by the clock", duration),
+    "processors": Column("processor time", duration),
+    "but for ties": Column("same ids but for ties of float32", percent),
+    "graph": Column("graph, a query", micros),
+    "topk": Column("topk of ten, a query", micros),
+    "least": Column("least of a proof, a query", micros),
+    "gain": Column("topk / (graph + proof)", times),
 }
 """The one list of columns."""
 

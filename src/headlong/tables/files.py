@@ -102,7 +102,7 @@ def opened(path: str, column: str | None = None) -> Rows:
         counts = [_lance(path).count_rows()] if found == LANCE else [_parquet(one).metadata.num_rows for one in files]
 
         def blocks(start: int, stop: int, step: int) -> Iterator[Array]:
-            return joined(_pieces(files, counts, chosen, path, start, stop), step)
+            return joined(_pieces(files, counts, chosen, path, start, stop), step, stop - start)
 
         first = next(iter(_pieces(files, counts, chosen, path, 0, 1)), np.empty((0, 0), np.float32))
         return Rows(path, sum(counts), first.shape[1], _stamp(path), blocks)
@@ -118,20 +118,21 @@ def of_array(rows: Array, name: str, stamp: str) -> Rows:
     return Rows(name, len(rows), rows.shape[1], stamp, blocks)
 
 
-def joined(parts: Iterator[Array], step: int) -> Iterator[Array]:
-    """The same rows, ``step`` at a time."""
-    held: list[Array] = []
-    for part in parts:
-        given = part
-        while len(given):
-            room = step - sum(map(len, held))
-            held.append(given[:room])
-            given = given[room:]
-            if sum(map(len, held)) == step:
-                yield held[0] if len(held) == 1 else np.concatenate(held)
-                held = []
-    if held:
-        yield held[0] if len(held) == 1 else np.concatenate(held)
+def joined(parts: Iterator[Array], step: int, count: int) -> Iterator[Array]:
+    """The same ``count`` rows, ``step`` at a time; none is held twice."""
+    part: Array | None = None
+    for first in range(0, count, step):
+        out, at, size = None, 0, min(step, count - first)
+        while at < size:
+            part = next(parts) if part is None else part
+            if out is None:
+                out = np.empty((size, part.shape[1]), part.dtype)
+            taken = min(len(part), size - at)
+            out[at : at + taken] = part[:taken]
+            at += taken
+            part = part[taken:] if taken < len(part) else None
+        assert out is not None
+        yield out
 
 
 def _pieces(files: list[str], counts: list[int], column: str, name: str, start: int, stop: int) -> Iterator[Array]:

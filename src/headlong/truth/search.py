@@ -143,6 +143,7 @@ def searched(call: Call, number: int, *, parts: int = 1, kept: str | None = None
     for block in items.blocks(at, stop, step) if at < stop else ():
         best = _with(best, piece_of(block, call.metric, at), at, call)
         at += len(block)
+        del block  # before the next is read
         if state is not None:
             write_file(state, best._asdict(), {**about, "done": str(at)})
         if progress is not None:
