@@ -148,7 +148,7 @@ def test_compile_saves_an_engine_that_topk_reads(files: Path) -> None:
     )  # fmt: skip
     assert "Engine(svd" in said
     last = said.splitlines()[-1]
-    assert re.search(r"engine\.safetensors: [\d.]+ kB; read the layer .* s, compile, plans timed .* s, save .* s$", last)
+    assert re.search(r"engine\.safetensors: [\d.]+ kB; read the layer .*s, compile, plans timed .*s, save .*s$", last)
     saved = hl.load(out)
     assert (saved.method.width, saved.method.rows) == (8, 50)
     assert "Engine(svd" in call("topk", out, files / "h.npy", "-k", 1)

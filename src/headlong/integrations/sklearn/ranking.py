@@ -131,5 +131,5 @@ def predict_topk(model: Any, X: Any, k: int = 5, eps: float | None = None) -> tu
     if not isinstance(model, Ranking):
         from headlong.integrations.sklearn.linear import TopKClassifier  # which is a Ranking
 
-        model = TopKClassifier.of(model)
+        return TopKClassifier.of(model).predict_topk(X, k, eps)
     return model.predict_topk(X, k, eps)
