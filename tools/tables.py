@@ -380,7 +380,8 @@ def llama_tasks() -> str:
         return missing("gguf_evaluation.py MODEL.gguf TEXT results/evaluation.json")
     tasks = found["tasks"]
     rows = tuple(
-        (name, *(f"{100 * one['acc'][task]:.1f}%" for task in one["acc"]), f"{max(one['apart'].values()):.2g}")
+        (name, *(f"{100 * one['acc'][task]:.0f}%" if task in one["acc"] else "" for task in ("endings", "words")),
+         f"{max(one['apart'].values()):.2g}")
         for name, one in tasks["rows"].items()
     )
     caption = (
