@@ -7,6 +7,7 @@ import re
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from headlong.demo import corpus as builtin
 from headlong.demo import language_model
 from headlong.demo import run as demo
 from headlong.demo.language_model import smollm2_file
-from headlong.demo.model import Network, Recipe, perplexity, train
+from headlong.demo.model import Network, Recipe, Trained, perplexity, train
 from headlong.errors import DataError, HeadlongError
 from headlong.report import plots
 from tiny_model import tiny_model
@@ -156,11 +157,21 @@ def test_training_apart_tells_its_progress_and_its_faults(tmp_path: Path) -> Non
         demo.train_apart(recipe, tmp_path / "layer.safetensors" / "where.safetensors", silent)
 
 
-def test_the_contest_is_with_every_dense_product_that_is_installed(corpus: builtin.Corpus) -> None:
-    trained = train(corpus, SHORT)
-    record = demo.contest(trained, demo.settings(1, quick=True), silent)
+@pytest.fixture(scope="module")
+def held(corpus: builtin.Corpus) -> tuple[Trained, dict[str, Any]]:
+    """A trained layer and its contest, without the products that PyTorch takes seconds to compile."""
+    trained, quick = train(corpus, SHORT), [name for name in rivals.dense_installed() if "compiled" not in name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rivals, "dense_installed", lambda: quick)
+        return trained, demo.contest(trained, demo.settings(1, quick=True), silent)
+
+
+def test_the_contest_is_with_every_dense_product_that_is_installed(held: tuple[Trained, dict[str, Any]]) -> None:
+    trained, record = held
     found = {(row["contestant"], row["batch"]): row for row in record["rows"]}
-    assert {name for name, _ in found} == {"numpy fp32", *rivals.dense_installed(), *demo.METHODS}
+    there = {name for name in rivals.dense_installed() if "compiled" not in name}
+    assert {name for name, _ in found} == {"numpy fp32", *there, *demo.METHODS}
+    assert "torch compiled fp32" in record["left_out"][0]["contestant"] and record["left_out"][0]["why"] == "not installed"
     for name in demo.METHODS:
         for batch in (1, 64):
             row = found[name, batch]
@@ -191,10 +202,9 @@ print(len(demo.html_page(trained, record, demo.examples(trained, 1))) > 5000)
 """
 
 
-def test_the_query_that_is_shown_closes_on_its_best_words(corpus: builtin.Corpus) -> None:
+def test_the_query_that_is_shown_closes_on_its_best_words(held: tuple[Trained, dict[str, Any]]) -> None:
     """Of the classes shown those are read whose interval reaches the fourth logit, and every exact logit is inside its own."""
-    trained = train(corpus, SHORT)
-    one = demo.one_query(trained)
+    one = demo.one_query(held[0])
     assert sum(exact is not None and exact >= one.threshold for exact in one.exact) == 4
     for estimate, radius, exact in zip(one.estimates, one.radii, one.exact, strict=True):
         assert (exact is None) == (estimate + radius < one.threshold)
@@ -204,26 +214,20 @@ def test_the_query_that_is_shown_closes_on_its_best_words(corpus: builtin.Corpus
     assert "are ruled out" in figure.svg and "Dashed" in figure.caption
 
 
-@pytest.fixture
-def one_rival(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch's compiled products take seconds to make."""
-    monkeypatch.setattr(rivals, "dense_installed", lambda: ["numpy fp32"])
-
-
-def test_on_a_busy_machine_no_factor_is_told(corpus: builtin.Corpus, one_rival: None) -> None:
-    trained = train(corpus, SHORT)
-    record = demo.contest(trained, demo.settings(1, quick=True), silent)
+def test_on_a_busy_machine_no_factor_is_told(held: tuple[Trained, dict[str, Any]]) -> None:
+    trained, record = held
+    shown = demo.examples(trained, 1)
     for others in (0.0, 0.5):
-        record["environment"]["others"] = others
-        text = demo.html_page(trained, record, demo.examples(trained, 1))
+        busy = {**record, "environment": {**record["environment"], "others": others}}
+        text = demo.html_page(trained, busy, shown)
         assert (re.search(r"\d×<", text) is None) == ("no factor is told" in text) == (others > 0.1)
 
 
 def test_the_demo_writes_its_page_into_the_cache_or_where_it_is_told(
-    cached: Path, one_rival: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cached: Path, held: tuple[Trained, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo, "train_apart", demo.train_here)
-    monkeypatch.setattr("headlong.demo.model.Recipe", lambda: SHORT)
+    monkeypatch.setattr(demo, "layer", lambda *_: held[0])
+    monkeypatch.setattr(demo, "contest", lambda *_: held[1])
     monkeypatch.chdir(tmp_path)
     for asked in ((), ("--html", "own.html")):
         done = CliRunner().invoke(app, ["demo", "--quick", "--threads", "1", *asked])
