@@ -35,7 +35,7 @@ HARNESS = ("batch_size", "max_batch_size", "device")
 
 @register_model("headlong_gguf")
 class HeadlongGguf(TemplateLM):  # type: ignore[misc]  # the harness ships no types
-    """A GGUF file: ``loglikelihood``, ``loglikelihood_rolling``, ``generate_until``.
+    """A GGUF file as a model of the harness, with ``loglikelihood``, ``loglikelihood_rolling`` and ``generate_until``.
 
     ``pretrained``    the file
     ``n_ctx``         tokens of a text at most; longer ones lose their beginning, as with the harness's own models
