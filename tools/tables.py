@@ -149,8 +149,10 @@ def whole_steps() -> str:
         for step in STEPS:
             ending = f", {step}"
             each = {row["what"].removesuffix(ending): row["ms"] for row in run["rows"] if row["what"].endswith(ending)}
-            ours = each.pop("transformers, headlong")
-            stock = min((name for name in each if name.startswith("transformers")), key=each.__getitem__)
+            ours = each.pop("transformers, headlong", None)
+            stock = min((name for name in each if name.startswith("transformers")), key=each.__getitem__, default=None)
+            if ours is None or stock is None:
+                continue
             model, form = run["layer"]["about"].removesuffix(", whole steps"), stock.partition(", ")[2]
             cells = (f"{each[stock]:.1f} ms ({form})", f"{ours:.1f} ms", times(each[stock] / ours))
             rows.append((model, f"transformers, {step}", *cells))
