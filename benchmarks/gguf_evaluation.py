@@ -1,10 +1,12 @@
-"""Evaluations of a GGUF model by lm-evaluation-harness, and of its quantisations by ``headlong kld``: results/evaluation.json.
+"""Evaluations of a GGUF model by lm-evaluation-harness, and of its quantisations by ``headlong kld``.
 
-    python benchmarks/gguf_evaluation.py MODEL.gguf TEXT results/evaluation.json
+    python benchmarks/gguf_evaluation.py tasks MODEL.gguf TEXT results/evaluation-tasks.json
+    python benchmarks/gguf_evaluation.py divergences MODEL.gguf TEXT results/evaluation.json
 
-Two tasks are made of the text: which of four endings a paragraph has, and which word is next. They are scored by transformers
-over the same dequantised weights, by headlong, by headlong's server through the harness's ``local-completions``, and by
-llama.cpp as it is: its own server, through the harness's ``gguf``. The quantisations are of the model's dequantised weights.
+``tasks``: two are made of the text: which of four endings a paragraph has, and which word is next. They are scored by
+transformers over the same dequantised weights, by headlong, by headlong's server through the harness's ``local-completions``,
+and by llama.cpp as it is: its own server, through the harness's ``gguf``. ``divergences``: of two quantisations of the model's
+dequantised weights, in windows of 512.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import numpy as np
 
 from headlong.bench.measure import claim_threads, environment, write_run
 
-COUNT, WORDS, TOKENS, PORT, CONTEXT = 10, 12, 2048, 8731, 1024
+COUNT, WORDS, TOKENS, PORT, CONTEXT = 40, 12, 2048, 8731, 1024
 TASK = """
 task: {name}
 dataset_path: json
@@ -191,6 +193,7 @@ def in_full(base: Any, other: Any, text: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["tasks", "divergences"])
     parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("out", type=Path)
@@ -200,9 +203,7 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     text = asked.text.read_text(encoding="utf-8")
     record = {"environment": environment(asked.threads), "model": asked.model.name, "text": asked.text.name}
-    record["tasks"] = scores(asked.model, text, asked.threads)
-    write_run(asked.out, record)
-    record["divergences"] = divergences(asked.model, text, asked.threads)
+    record[asked.what] = {"tasks": scores, "divergences": divergences}[asked.what](asked.model, text, asked.threads)
     write_run(asked.out, record)
 
 

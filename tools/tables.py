@@ -376,29 +376,10 @@ def llama_perplexity() -> str:
     return markdown(ReportTable("", ("log-probabilities by", "perplexity"), rows, caption))
 
 
-def llama_tasks() -> str:
-    found = stored("evaluation")
-    if found is None:
-        return missing("gguf_evaluation.py MODEL.gguf TEXT results/evaluation.json")
-    tasks = found["tasks"]
-    rows = tuple(
-        (name, *(f"{100 * one['acc'][task]:.0f}%" if task in one["acc"] else "" for task in ("endings", "words")),
-         f"{max(one['apart'].values()):.2g}")
-        for name, one in tasks["rows"].items()
-    )
-    caption = (
-        f"Two tasks of {tasks['documents']} documents made of WikiText-2's test text; {found['model']}. transformers has the "
-        f"dequantised weights in float32; llama.cpp's layers round hidden vectors to eight bits. headlong's own error was at "
-        f"most {tasks['error']:.2g} for a text. {machine(found['environment'])}"
-    )
-    titles = ("scored by", "which ending", "next word", "log-likelihood of a text, furthest from transformers', nats")
-    return markdown(ReportTable("", titles, rows, caption))
-
-
 def llama_kld() -> str:
     found = stored("evaluation")
     if found is None:
-        return missing("gguf_evaluation.py MODEL.gguf TEXT results/evaluation.json")
+        return missing("gguf_evaluation.py divergences MODEL.gguf TEXT results/evaluation.json")
 
     def shown(pair: list[float], digits: int) -> str:
         return f"{pair[0]:.{digits}f} ± {pair[1]:.{digits}f}"
@@ -532,7 +513,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "api-names": api_names,
     "whole-steps": whole_steps, "factor": factor, "which": which, "reference": reference,
     "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-smollm2": llama_smollm2,
-    "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "llama-tasks": llama_tasks, "llama-kld": llama_kld,
+    "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "llama-kld": llama_kld,
     "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
