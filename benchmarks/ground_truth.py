@@ -1,13 +1,13 @@
-"""The ground truth of a search beside FAISS's flat index, and the least that a proof of somebody's ids could take.
+"""The ground truth of a search beside FAISS's flat index, the recall of indexes, and the least that a proof of their ids takes.
 
     python benchmarks/ground_truth.py truth --json results/tables.json
+    python benchmarks/ground_truth.py recall --layers glove --json results/tables.json
     python benchmarks/ground_truth.py proof --json results/tables.json
 
 "truth": the same Parquet files, each way in a process of its own; seconds by the clock and of all processors, the peak of
 memory, and how many rows of ids are the same, or differ only where float32 cannot tell the distances apart.
-"proof": a proof that no id is missing scans what ``topk`` scans, whatever ids it starts from; ``topk`` of one class is the
-least that such a scan takes. ``gain``: ``topk`` of ten over that and the graph's own time. Below 1.2 everywhere, starting
-from a graph's ids is not worth a verb.
+"proof": a proof that no id is missing scans what ``topk`` scans, whatever ids it starts from; ``topk`` of one class is
+less than it takes. ``gain``, ``topk`` of ten over that and the graph's own time, is more than a start from its ids could win.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from common.real_layers import load
 from headlong.bench import measure
 
 ITEMS, DIM, QUERIES, K = 1_000_000, 128, 10_000, 100
-LAYERS = ("glove", "catalogue", "catalogue-items", "movielens-als", "smollm2")
+LAYERS = ("glove", "catalogue", "gpt", "characters", "smollm2")
 
 
 def written(folder: Path, items: int, queries: int) -> None:
@@ -58,7 +59,7 @@ def flat(folder: Path, threads: int) -> Any:
     items, queries = (files.whole(str(folder / f"{name}.parquet")) for name in ("items", "queries"))
     index = faiss.IndexFlatL2(DIM)
     index.add(items)
-    return index.search(queries, K)[1]
+    return index.search(queries[: int(os.environ["FLAT"])], K)[1]
 
 
 WAYS = {"headlong truth": ours, "FAISS flat, float32": flat}
@@ -70,7 +71,9 @@ def one(way: str, folder: Path, threads: int) -> None:
     ids = WAYS[way](folder, threads)
     took, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
     np.save(folder / f"{way}.npy", ids)
-    print(json.dumps({"wall": took, "processors": used.ru_utime + used.ru_stime, "bytes": used.ru_maxrss * 1024}))  # noqa: T201
+    peak = Path("/proc/self/status").read_text(encoding="utf-8").split("VmHWM:")[1].split()[0]  # of this program alone
+    about = {"wall": took, "processors": used.ru_utime + used.ru_stime, "bytes": 1024 * int(peak)}
+    print(json.dumps(about))  # noqa: T201
 
 
 def same(folder: Path) -> tuple[float, float]:
@@ -79,6 +82,7 @@ def same(folder: Path) -> tuple[float, float]:
 
     items, queries = (files.whole(str(folder / f"{name}.parquet")) for name in ("items", "queries"))
     mine, theirs = (np.load(folder / f"{way}.npy") for way in WAYS)
+    mine = mine[: len(theirs)]
     equal = (mine == theirs).all(axis=1)
     near = equal.copy()
     for row in np.flatnonzero(~equal):
@@ -89,21 +93,30 @@ def same(folder: Path) -> tuple[float, float]:
     return float(equal.mean()), float(near.mean())
 
 
-def truths(threads: int, items: int, queries: int) -> list[dict[str, Any]]:
+def truths(threads: int, items: int, queries: int, asked: int) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         written(Path(folder), items, queries)
         for way in WAYS:
             command = [sys.executable, __file__, "one", "--way", way, "--folder", folder, "--threads", str(threads)]
-            environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+            environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "FLAT": str(asked)}
             said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-            rows.append({"what": way, **json.loads(said)})
+            of = f", the first {asked:,} queries" if way != "headlong truth" and asked < queries else ""
+            rows.append({"what": f"{way}{of}", **json.loads(said)})
             print(rows[-1], flush=True)  # noqa: T201
         exact, near = same(Path(folder))
-    return [row | {"same": exact, "but for ties": near} for row in rows]
+    return [row | {"alike": exact, "but for ties": near} for row in rows]
 
 
-def proofs(names: list[str], threads: int) -> list[dict[str, Any]]:
+def processor_seconds(call: Callable[[Any], Any], queries: Any, batch: int) -> tuple[float, list[Any]]:
+    """A query's, and the answers; of this thread's processor alone, which other programs change little."""
+    call(queries[:batch])
+    started = time.process_time()
+    found = [call(queries[start : start + batch]) for start in range(0, len(queries), batch)]
+    return (time.process_time() - started) / len(queries), found
+
+
+def proofs(names: list[str]) -> list[dict[str, Any]]:
     import hnswlib
 
     import headlong as hl
@@ -111,37 +124,87 @@ def proofs(names: list[str], threads: int) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         layer = load(name)
-        weight = np.asarray(layer.layer.weight, np.float32)
-        index = hnswlib.Index(space="ip", dim=weight.shape[1])
-        index.init_index(max_elements=len(weight), ef_construction=100, M=16, random_seed=0)
-        index.set_num_threads(threads)
-        index.add_items(weight)
+        items = np.asarray(layer.layer.weight, np.float32)
+        index = hnswlib.Index(space="ip", dim=items.shape[1])
+        index.init_index(max_elements=len(items), ef_construction=100, M=16, random_seed=0)
+        index.set_num_threads(1)
+        index.add_items(items, num_threads=1)
         index.set_ef(100)
-        engine = hl.compile(hl.Layer(weight), delta=0.0, log_probs=False, calibration=layer.train, threads=threads)
+        graph, _ = processor_seconds(partial(index.knn_query, k=10, num_threads=1), layer.valid[:500], 500)
+        engine = hl.compile(layer.layer, delta=0.0, log_probs=False, calibration=layer.train, threads=1)
         for batch in (1, 64):
-            count = min(len(layer.valid), 40 * batch) // batch
-            blocks = np.split(layer.valid[: count * batch], count)
-            calls = {
-                "graph": partial(index.knn_query, k=10), "topk": partial(engine.topk, k=10), "least": partial(engine.topk, k=1),
-            }  # fmt: skip
-            times: dict[str, list[float]] = {way: [] for way in calls}
-            for block in [*blocks[:3], *blocks]:
-                for way, call in calls.items():
-                    started = time.perf_counter()
-                    call(block)
-                    times[way].append((time.perf_counter() - started) / len(block))
-            us = {way: 1e6 * float(np.median(values[3:])) for way, values in times.items()}
-            rows.append({"what": name, "batch": batch, **us, "gain": us["topk"] / (us["graph"] + us["least"])})
+            queries = layer.valid[: 64 * batch][:1024]
+            (ten, of_ten), (one, of_one) = (processor_seconds(partial(engine.topk, k=k), queries, batch) for k in (10, 1))
+            read = [sum(float(top.cost.bytes.sum()) for top in found) for found in (of_ten, of_one)]
+            rows.append({"what": layer.about, "batch": batch, "graph": 1e6 * graph, "topk": 1e6 * ten, "least": 1e6 * one,
+                         "gain": ten / (graph + one), "gain, bytes": read[0] / read[1]})  # fmt: skip
             print(rows[-1], flush=True)  # noqa: T201
+    return rows
+
+
+def recalls(name: str) -> list[dict[str, Any]]:
+    """In the form of ann-benchmarks: one thread, one query at a time; the recall of the proved ten, and queries a second."""
+    import faiss
+    import hnswlib
+
+    import headlong as hl
+    from headlong.truth import recall, truth
+
+    layer = load(name)
+    items, queries = np.asarray(layer.layer.weight, np.float32), layer.valid[:1000]
+    faiss.omp_set_num_threads(1)
+    true, rows = truth(items, queries, 10, threads=1), []
+
+    def row(method: str, setting: str, build: float, call: Callable[[Any], Any]) -> None:
+        seconds, found = processor_seconds(call, queries, 1)
+        share = recall(true, np.concatenate([np.asarray(one).reshape(1, -1) for one in found]).astype(np.int64)).mean
+        rows.append({"contestant": method, "setting": setting, "same": share, "per second": round(1 / seconds), "build": build})
+        print(rows[-1], flush=True)  # noqa: T201
+
+    def built(make: Callable[[], Any]) -> tuple[float, Any]:
+        started = time.process_time()
+        made = make()
+        return time.process_time() - started, made
+
+    flat_index = faiss.IndexFlatIP(items.shape[1])
+    flat_index.add(items)
+    for setting, options in (("not calibrated", {}), ("calibrated", {"calibration": layer.train})):
+        build, engine = built(partial(hl.compile, layer.layer, delta=0.0, log_probs=False, threads=1, **options))
+        row("headlong, proved", setting, build, lambda x, engine=engine: engine.topk(x, k=10).ids)
+    row("FAISS flat", "", 0.0, lambda x: flat_index.search(x, 10)[1])
+    quantizer = faiss.IndexFlatIP(items.shape[1])
+    ivf = faiss.IndexIVFFlat(quantizer, items.shape[1], 1024, faiss.METRIC_INNER_PRODUCT)
+    build, _ = built(lambda: (ivf.train(items[::8]), ivf.add(items)))
+    for probes in (1, 8, 64, 256):
+        ivf.nprobe = probes
+        row("FAISS IVF1024", f"nprobe {probes}", build, lambda x: ivf.search(x, 10)[1])
+    try:
+        import scann
+
+        maker = scann.scann_ops_pybind.builder(items, 10, "dot_product").tree(600, 30, training_sample_size=100_000)
+        maker = maker.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(100)
+        build, searcher = built(maker.build)
+        for leaves in (10, 50, 200):
+            row("ScaNN", f"{leaves} leaves", build, lambda x, leaves=leaves: searcher.search(x[0], leaves_to_search=leaves)[0])
+    except ImportError as error:
+        print(f"no ScaNN: {error}")  # noqa: T201
+    graph = hnswlib.Index(space="ip", dim=items.shape[1])
+    graph.init_index(max_elements=len(items), ef_construction=100, M=16, random_seed=0)
+    graph.set_num_threads(1)
+    build, _ = built(lambda: graph.add_items(items, num_threads=1))
+    for ef in (20, 100, 400, 1600):
+        graph.set_ef(ef)
+        row("hnswlib, M 16", f"ef {ef}", build, lambda x: graph.knn_query(x, k=10, num_threads=1)[0])
     return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("table", choices=("truth", "proof", "one"))
+    parser.add_argument("table", choices=("truth", "proof", "recall", "one"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--items", type=int, default=ITEMS)
     parser.add_argument("--queries", type=int, default=QUERIES)
+    parser.add_argument("--flat", type=int, help="queries that FAISS is asked, whose time grows with their number")
     parser.add_argument("--layers", default=",".join(LAYERS))
     parser.add_argument("--way")
     parser.add_argument("--folder", type=Path)
@@ -152,10 +215,14 @@ def main() -> int:
         one(asked.way, asked.folder, asked.threads)
         return 0
     if asked.table == "truth":
-        found = truths(asked.threads, asked.items, asked.queries)
-        command, name = "python benchmarks/ground_truth.py truth", f"{asked.items:,} x {DIM}, {asked.queries:,} queries"
+        found = truths(asked.threads, asked.items, asked.queries, asked.flat or asked.queries)
+        command = f"python benchmarks/ground_truth.py truth{f' --flat {asked.flat}' if asked.flat else ''}"
+        name = f"{asked.items:,} x {DIM}, {asked.queries:,} queries"
+    elif asked.table == "recall":
+        found = recalls(asked.layers.split(",")[0])
+        command, name = f"python benchmarks/ground_truth.py recall --layers {asked.layers}", asked.layers.split(",")[0]
     else:
-        found = proofs(asked.layers.split(","), asked.threads)
+        found = proofs(asked.layers.split(","))
         command, name = f"python benchmarks/ground_truth.py proof --layers {asked.layers}", "proof"
     if asked.json:
         record = {"environment": measure.environment(asked.threads), "load": os.getloadavg()[0], "rows": found}

@@ -215,7 +215,7 @@ def measured(page: str, name: str, script: str, keys: Sequence[str]) -> str:
             rows = [{**row, "worst": None} if "ids only" in row["contestant"] else row for row in rows]
         if "x" in keys:
             rows = beside_dense(rows)
-        if "bytes" in keys[2:3]:
+        if "bytes" in keys[2:3] and "setting" in keys:
             rows = [row for row in rows if row.get("bytes")]
         title = f"**{layer['about']}**, {layer['vocab']:,} × {layer['dim']}{known}:\n\n" if layer else ""
         parts.append(f"{title}{markdown(table(rows, keys, caption=counted(run['rows'], where({'': run}))))}")
@@ -410,8 +410,10 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "recommender": ("search", "recommender", "recommender.py", ("batch", *SHOWN, "about.build")),
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
-    "truth": ("tables", "truth", "ground_truth.py truth", ("what", "wall", "processors", "bytes", "same", "but for ties")),
-    "proof": ("tables", "proof", "ground_truth.py proof", ("what", "batch", "graph", "topk", "least", "gain")),
+    "truth": ("tables", "truth", "ground_truth.py truth", ("what", "processors", "bytes", "alike", "but for ties")),
+    "recall": ("tables", "recall", "ground_truth.py recall --layers glove",
+               ("contestant", "setting", "same", "per second", "build")),
+    "proof": ("tables", "proof", "ground_truth.py proof", ("what", "batch", "topk", "graph", "least", "gain", "gain, bytes")),
     "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "bytes")),
 }  # fmt: skip
 

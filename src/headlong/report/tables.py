@@ -114,13 +114,16 @@ COLUMNS: dict[str, Column] = {
     "seconds": Column("seconds", duration),
     "bytes": Column("bytes", size),
     "setting": Column("setting"),
-    "wall": Column("by the clock", duration),
+    "alike": Column("rows of the same ids", percent),
     "processors": Column("processor time", duration),
-    "but for ties": Column("same ids but for ties of float32", percent),
-    "graph": Column("graph, a query", micros),
-    "topk": Column("topk of ten, a query", micros),
-    "least": Column("least of a proof, a query", micros),
-    "gain": Column("topk / (graph + proof)", times),
+    "but for ties": Column("or of ties of float32", percent),
+    "topk": Column("ten, processor time a query", micros),
+    "least": Column("one, processor time a query", micros),
+    "graph": Column("graph, processor time a query", micros),
+    "gain": Column("ten / (graph + one)", times),
+    "gain, bytes": Column("ten / one, bytes read", times),
+    "per second": Column("queries a second of one processor", "{:,}".format),
+    "build": Column("built in, processor time", duration),
 }
 """The one list of columns."""
 
