@@ -62,6 +62,7 @@ struct Scan {
     std::vector<Found> found{};  // [thread][query]
     std::vector<std::atomic<float>> threshold, rate;  // of each query, as far as the scan is: the k-th largest lower end; of points
     std::vector<std::atomic<float>> key;              // [query][draw]: the largest lower end of a key
+    std::unique_ptr<float[]> estimates{};             // [query][class], where draws go by mass
 
     Found& own_found(int64_t thread, int64_t q) { return found[thread * static_cast<int64_t>(all.queries.size()) + q]; }
 
@@ -95,7 +96,7 @@ struct Scan {
                 const int c = __builtin_ctzll(left);
                 const float at = est[i * kTile + c], end = upper[i * kTile + c] + constants[i];
                 own.hits.push_back({static_cast<int32_t>(tile * kTile + c), at, end});
-                raise(own, q, at - (question.delta > 0 ? kNarrow : 1.f) * (end - at));
+                if (question.floors == nullptr) raise(own, q, at - (question.delta > 0 ? kNarrow : 1.f) * (end - at));
             }
             if (own.hits.size() % 1024 < 32 && own.hits.size() > 1024) {  // the threshold has risen since the first ones came
                 const float now = threshold[q].load(std::memory_order_relaxed);
@@ -113,6 +114,7 @@ struct Scan {
             const int64_t q = group.first + i;
             const CodeQuery& query = all.queries[q];
             const uint64_t allowed = allowed_in(question, q, e.vocab, tile);
+            if (estimates != nullptr) std::copy_n(est + i * kTile, kTile, &estimates[(q * codes.count + tile) * kTile]);
             if (!query.usable || allowed == 0) continue;
             const auto add = static_cast<float>(query.add);
             const float fixed = constants[i] + std::fabs(add) * 0x1p-22f, *shares = codes.shares(tile);  // their sum is rounded once more
@@ -130,6 +132,7 @@ struct Scan {
                 for (int64_t c = 0; c < kTile; ++c) {
                     if (!(upper[c] >= now)) continue;
                     const int64_t id = tile * kTile + c;
+                    if (question.outside != nullptr && std::count(question.outside[q].begin(), question.outside[q].end(), id) > 0) continue;
                     std::vector<KeyHit>& hits = own_found(thread, q).keys;
                     if (hits.size() % 4096 == 0 && !hits.empty())  // thresholds have risen since the first ones came
                         hits.erase(std::remove_if(hits.begin(), hits.end(), [&](const KeyHit& hit) { return hit.upper < key[q * keys + hit.draw].load(std::memory_order_relaxed); }), hits.end());
@@ -335,8 +338,8 @@ bool draws_of_codes(const Scan& scan, int64_t q, std::vector<KeyHit> hits, int t
 void scan_fully(const Codes& codes, const double* hidden, const std::vector<int64_t>& left, const Question& question, std::vector<Answer>& answers) {
     if (left.empty()) return;
     SomeRows some(hidden, left, question, codes.rows->dim, codes.rows->vocab);
-    some.question.rules = nullptr;
-    if (question.rules != nullptr && question.k == 0 && std::isinf(question.eps)) return;  // draws alone: who asked reads the rows for these
+    some.question.rules = nullptr, some.question.floors = nullptr;
+    if ((question.rules != nullptr || question.floors != nullptr) && question.k == 0 && std::isinf(question.eps)) return;  // who asked reads the rows for these
     SomeRows::put_back(ask(*codes.rows, some.hidden.data(), static_cast<int64_t>(left.size()), some.question), left, answers);
 }
 
@@ -344,17 +347,20 @@ void scan_fully(const Codes& codes, const double* hidden, const std::vector<int6
 
 std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, const Question& question) {
     const Executor& e = *codes.rows;
-    const bool sums = std::isfinite(question.eps), ids = question.k > 0;
+    const bool sums = std::isfinite(question.eps), ids = question.k > 0 || question.floors != nullptr;
     const int keys = question.rules != nullptr && n > 0 ? question.rules[0].n : 0;
     std::vector<Answer> answers(n);
     if (n == 0) return answers;
-    const int64_t tile = sums ? sizeof(CodeMasses::Sum) + (question.entropy ? sizeof(CodeMasses::Spread) : 0) : 0;
+    const bool by_mass = keys > 0 && question.rules[0].goes_by_mass();
+    const int64_t tile = (by_mass ? kTile * sizeof(float) : 0) + (sums ? sizeof(CodeMasses::Sum) + (question.entropy ? sizeof(CodeMasses::Spread) : 0) : 0);
     const int64_t at_once = std::max<int64_t>(kMostLanes, kHeldBytes / (codes.count * tile + 8 * codes.width) / kMostLanes * kMostLanes);
     if (n > at_once) {
         for (int64_t start = 0; start < n; start += at_once) {
             Question part = question;
             if (question.mask != nullptr && question.mask_per_row) part.mask += start * e.vocab;
             if (question.rules != nullptr) part.rules += start;
+            if (question.floors != nullptr) part.floors += start;
+            if (question.outside != nullptr) part.outside += start;
             std::vector<Answer> found = ask(codes, hidden + start * e.dim, std::min(at_once, n - start), part);
             std::move(found.begin(), found.end(), answers.begin() + start);
         }
@@ -369,11 +375,12 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     }
     const PreparedCodes all = prepare_codes(codes, hidden, n, question.seed, question.threads);
     // A half of what may fail is for the ids, the rest for the intervals of all classes and for the bet.
-    const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.k + keys), sums ? delta / 2 : delta);
+    const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.floors != nullptr ? e.vocab : question.k + keys), sums ? delta / 2 : delta);
     Scan scan{codes, question, all, question.threads, ids, sums, keys, Exponent(codes, question.beta), {}, {}, {}, {}, std::vector<std::atomic<float>>(n), std::vector<std::atomic<float>>(n),
               std::vector<std::atomic<float>>(n * keys)};
     for (std::atomic<float>& least : scan.key) least.store(std::numeric_limits<float>::lowest());
     scan.found.resize(n * question.threads);
+    if (by_mass) scan.estimates.reset(new float[static_cast<size_t>(n * codes.count * kTile)]);
     for (const CodeGroup& group : all.groups) {
         if (ids || keys > 0) scan.near.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa));
         if (!sums) continue;
@@ -383,6 +390,10 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     if (sums) scan.masses.resize(n);
     for (int64_t q = 0; q < n; ++q) {
         scan.threshold[q].store(std::numeric_limits<float>::lowest());
+        if (question.floors != nullptr) {
+            const double floor = question.floors[q];
+            scan.threshold[q].store(floor_of(floor - TrueOrder(*e.kernels, e, all.queries[q].hidden).around(floor), all.queries[q].add));
+        }
         if (sums) scan.masses[q].sums.resize(codes.count);
         if (question.entropy) scan.masses[q].spreads.resize(codes.count);
     }
@@ -399,7 +410,8 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
                 const std::vector<Hit>& own = scan.own_found(t, q).hits;
                 hits.insert(hits.end(), own.begin(), own.end());
             }
-            done = best_of_codes(codes, all, q, question, kappa, std::move(hits), scan.threshold[q].load(), inside, answer);
+            done = question.floors != nullptr ? reaching_of_codes(codes, all, q, question.floors[q], std::move(hits), inside, answer)
+                                              : best_of_codes(codes, all, q, question, kappa, std::move(hits), scan.threshold[q].load(), inside, answer);
         }
         if (done && keys > 0) {
             std::vector<KeyHit> hits;
@@ -430,6 +442,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
             if (sum > 0) answer.lse = e.linked(answer.best.front().z) * question.beta + std::log(sum);
             answer.error = kInf;
         }
+        if (done && by_mass) sides_of_codes(codes, all, q, question, &scan.estimates[q * codes.count * kTile], delta / 4, answer);
         answer.proved = done && !(delta > 0);
         answer.bytes += static_cast<double>(answer.rows) * e.row_bytes();
         open[q] = !done;

@@ -1,5 +1,5 @@
 // The k best classes from what reached a threshold during the scan: the best estimates are scored exactly, their worst is the threshold
-// from then on, and what can still reach it is scored, best first, until nothing can.
+// from then on, and what can still reach it is scored, best first, until nothing can. Or all classes that reach a logit that is known.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,14 +11,6 @@ namespace headlong {
 namespace {
 
 constexpr size_t kAtOnce = 256;  // rows: threads that share fewer wait longer for each other than for the rows
-
-// Below a logit, in float32 and without what joins every estimate.
-float floor_of(double z, double add) {
-    constexpr double lowest = std::numeric_limits<float>::lowest();  // minus infinity would be below what is not there
-    const double least = z - add;
-    if (!(least > lowest)) return std::numeric_limits<float>::lowest();
-    return std::max(std::numeric_limits<float>::lowest(), std::nextafterf(static_cast<float>(least), -std::numeric_limits<float>::infinity()));
-}
 
 // The classes of one query that reach a threshold that is known.
 std::vector<Hit> scan_again(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, float threshold, int threads) {
@@ -38,6 +30,13 @@ std::vector<Hit> scan_again(const Codes& codes, const PreparedCodes& all, int64_
 }
 
 }  // namespace
+
+float floor_of(double z, double add) {
+    constexpr double lowest = std::numeric_limits<float>::lowest();  // minus infinity would be below what is not there
+    const double least = z - add;
+    if (!(least > lowest)) return std::numeric_limits<float>::lowest();
+    return std::max(std::numeric_limits<float>::lowest(), std::nextafterf(static_cast<float>(least), -std::numeric_limits<float>::infinity()));
+}
 
 bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<Hit> hits, float threshold,
                    int threads, Answer& answer) {
@@ -60,6 +59,23 @@ bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, cons
     }
     const auto most = std::max(most_scored(codes), 2 * question.k);
     return first == 0 || of.rest(hits, first, most, std::max(kAtOnce, at_once(question.k)), reach);
+}
+
+bool reaching_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, double floor, std::vector<Hit> hits, int threads, Answer& answer) {
+    if (static_cast<int64_t>(hits.size()) > most_scored(codes)) return false;
+    const Executor& e = *codes.rows;
+    const CodeQuery& query = all.queries[q];
+    answer.best.clear();
+    for (const Hit& hit : hits) answer.best.push_back({hit.id, 0});
+    std::sort(answer.best.begin(), answer.best.end(), [](const Scored& a, const Scored& b) { return a.id < b.id; });
+    score(e, query.hidden, answer.best, threads);
+    answer.rows += static_cast<int64_t>(answer.best.size());
+    const TrueOrder order(*e.kernels, e, query.hidden);
+    const double least = floor - order.around(floor);
+    answer.best.erase(std::remove_if(answer.best.begin(), answer.best.end(), [&](const Scored& one) { return !(one.z >= least); }), answer.best.end());
+    std::sort(answer.best.begin(), answer.best.end(), order);
+    order.settle(answer.best);
+    return true;
 }
 
 }  // namespace headlong

@@ -29,6 +29,8 @@ class TrueOrder {
     }
     // Whether a class with this logit may come before one with that logit and a smaller id.
     bool may_beat(double z, double other) const { return z > other || close(z, other); }
+    // How far from this logit others are compared with it by more than their values.
+    double around(double z) const { return std::isfinite(z) ? most_off_ + 2.5 * bias_off_ * std::fabs(z) : 0; }
     // Gives falling logits that are close to another those that decide.
     template <typename Id, typename Z>
     void settle(int64_t n, const Id& id, const Z& z) const {

@@ -87,8 +87,10 @@ struct SomeRows {
         for (int64_t row : which) {
             hidden.insert(hidden.end(), all + row * dim, all + (row + 1) * dim);
             if (asked.mask_per_row) masks.insert(masks.end(), asked.mask + row * vocab, asked.mask + (row + 1) * vocab);
+            if (asked.floors != nullptr) floors.push_back(asked.floors[row]);
         }
         if (asked.mask_per_row) question.mask = masks.data();
+        if (asked.floors != nullptr) question.floors = floors.data();
     }
 
     // Puts answers of these rows in the place of others, whose reads were a part of what they took.
@@ -103,6 +105,7 @@ struct SomeRows {
 
     std::vector<double> hidden;
     std::vector<uint8_t> masks;
+    std::vector<double> floors;
     Question question;
 };
 
@@ -139,9 +142,11 @@ std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, cons
 // The largest key link(z) / T + gumbel of some classes, and its place among them.
 Draw pick(const Executor& e, const Scored* kept, size_t count, const SampleRule& rule, uint32_t draw, size_t* place = nullptr);
 // What the best classes of an answer and its normaliser say of draws by a rule: `more` where classes behind them may pass, `weigh` where the
-// normaliser is to be asked for, `all` where every logit is to decide.
+// normaliser is to be asked for, `all` where every logit is to decide. whole: there are no other classes.
 enum class Verdict { drawn, more, weigh, all };
-Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, const SampleRule& rule, double eps, Draw* draws);
+Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRule& rule, double eps, Draw* draws);
+// Whether one of the largest keys of all classes is of none of the best.
+bool draws_beyond(const Answer& answer);
 
 // sampling/sample.cpp, sampling/gumbel_keys.cpp: the largest keys of all classes; false where all rows are better read
 bool draw_plainly(const Executor& e, Estimates& all, const SampleRule& rule, int threads, Draw* draws, Answer& answer);

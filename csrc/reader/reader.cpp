@@ -11,8 +11,9 @@
 namespace headlong {
 namespace {
 
-constexpr int64_t kFirstOfFilters = 128, kMoreOfFilters = 8;  // classes that filters are looked for in, and how many times more where they go on
-constexpr double kNearEnough = 0.01;  // of a normaliser: about that share of draws falls between both ends of a nucleus
+constexpr int64_t kFirstOfFilters = 64, kMoreOfFilters = 8;  // classes that filters are looked for in, and how many times more where they go on
+constexpr int kMostRounds = 8;  // of questions for the filters of a row: then every logit decides
+constexpr double kNear = 0.01, kNearest = 0.001;  // of a normaliser: about that share of draws falls between both ends of a nucleus
 
 // The normaliser is that of the scored classes alone: a lower bound, and its error is infinite.
 Answer best_of(const Executor& e, const SearchResult& found) {
@@ -172,97 +173,130 @@ bool Reader::draw_from_all(const double* rows, const std::vector<int64_t>& some,
     return true;
 }
 
-// The same from a scan of the rows themselves, whose normalisers are far closer; returns the rows that stay undecided.
-std::vector<int64_t> Reader::draw_from_rows(const double* rows, const std::vector<int64_t>& some, int64_t k, const std::vector<SampleRule>& rules, const Question& question,
-                                            std::vector<Draw>* draws, std::vector<Answer>& answers) const {
+// The same by the normalisers of a scan of the rows themselves, which are far closer; returns the rows that stay undecided.
+std::vector<int64_t> Reader::draw_from_rows(const double* rows, const std::vector<int64_t>& some, const std::vector<uint8_t>& whole, const std::vector<SampleRule>& rules,
+                                            const Question& question, std::vector<Draw>* draws, std::vector<Answer>& answers) const {
     const SomeRows part(rows, some, question, executor->dim, executor->vocab);
     Question asked = part.question;
-    asked.k = k;
+    asked.k = kFirstOfFilters;  // a normaliser is closer with these
     asked.eps = std::min(1.0, question.eps);  // it says itself how near it is
-    std::vector<Answer> found = ask(*executor, part.hidden.data(), static_cast<int64_t>(some.size()), asked);
+    const std::vector<Answer> found = ask(*executor, part.hidden.data(), static_cast<int64_t>(some.size()), asked);
     std::vector<int64_t> left;
     for (size_t i = 0; i < some.size(); ++i) {
         Answer& answer = answers[some[i]];
-        found[i].rows += answer.rows, found[i].bytes += answer.bytes;
-        answer = std::move(found[i]);
-        if (draw_among(*executor, answer, asked, rules[some[i]], question.eps, &(*draws)[some[i] * rules[some[i]].n]) != Verdict::drawn) left.push_back(some[i]);
+        answer.lse = found[i].lse, answer.error = found[i].error, answer.dense |= found[i].dense;
+        answer.rows += found[i].rows, answer.bytes += found[i].bytes;
+        if (draw_among(*executor, answer, whole[i] != 0, rules[some[i]], question.eps, &(*draws)[some[i] * rules[some[i]].n]) != Verdict::drawn) left.push_back(some[i]);
     }
     return left;
 }
 
-// Filters go by the best classes and the normaliser, which one scan finds: more classes where those do not decide, every logit where a draw
-// falls between both ends of a nucleus.
+namespace {
+
+// What is asked for the filters of a row next. What an earlier question answered is kept.
+struct Asked {
+    int64_t k;      // best classes; 0: all classes that come before the draws
+    double eps;     // of the normaliser; infinite: it is not asked for
+    bool keys;      // the largest keys of all classes
+    double known = kInf;  // of what came before, the closest normaliser
+    int round = 0;  // how many questions came before
+    bool operator==(const Asked& other) const {
+        return k == other.k && eps == other.eps && keys == other.keys && known == other.known && round == other.round;
+    }
+};
+
+}  // namespace
+
+// Filters go by the best classes, the normaliser and the largest keys of all classes, which one scan finds. Where a nucleus goes on beyond
+// the best, a draw is in it if the classes before it have less than top_p, which intervals of all classes decide for most; if they have more,
+// another class is drawn. Else these classes are listed, and closer normalisers decide, at last every logit.
 bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
                             std::vector<Draw>* draws, std::vector<Answer>& answers) const {
-    std::vector<int64_t> wanted(some.size()), fully;
-    for (size_t i = 0; i < some.size(); ++i) wanted[i] = rules[some[i]].top_k > 0 ? rules[some[i]].top_k : kFirstOfFilters;
-    std::vector<uint8_t> done(some.size()), weighed(some.size());  // weighed: a normaliser is asked for
-    for (size_t i = 0; i < some.size(); ++i) weighed[i] = std::isfinite(question.eps) || codes == nullptr || !rules[some[i]].goes_by_mass();
+    const int64_t vocab = executor->vocab;
+    std::vector<Asked> next;
+    for (int64_t row : some) {
+        const SampleRule& rule = rules[row];
+        const bool keys = codes != nullptr && rule.goes_by_mass();
+        const bool sums = std::isfinite(question.eps) || (rule.top_k == 0 && rule.top_p < 1 && !keys);
+        next.push_back({std::min(vocab, rule.top_k > 0 ? rule.top_k : kFirstOfFilters), sums ? std::min(question.eps, kNear) : kInf, keys});
+    }
+    std::vector<uint8_t> done(some.size()), whole(some.size());
+    std::vector<std::vector<int64_t>> outside(some.size());  // classes that were drawn and do not pass
+    std::vector<int64_t> fully;
     while (true) {
-        int64_t k = executor->vocab + 1;
-        for (size_t i = 0; i < some.size(); ++i)
-            if (!done[i]) k = std::min(k, std::min(wanted[i], executor->vocab));
-        if (k > executor->vocab) break;
-        std::vector<int64_t> now, place;
-        const size_t first = static_cast<size_t>(std::find_if(some.begin(), some.end(), [&](const int64_t& row) {
-            const auto i = static_cast<size_t>(&row - some.data());
-            return !done[i] && std::min(wanted[i], executor->vocab) == k;
-        }) - some.begin());
-        bool weighs = std::isfinite(question.eps);
-        for (size_t i = first; i < some.size(); ++i) {
-            const bool alike = weighed[i] == weighed[first] && rules[some[i]].goes_by_mass() == rules[some[first]].goes_by_mass() &&
-                               (rules[some[i]].top_p < 1) == (rules[some[first]].top_p < 1) && (rules[some[i]].top_k > 0) == (rules[some[first]].top_k > 0);
-            if (done[i] || std::min(wanted[i], executor->vocab) != k || !alike) continue;  // what is asked of a row is its own affair
-            if (4 * k > executor->vocab && every) {  // codes would read all rows
-                fully.push_back(some[i]), done[i] = 1;
-                continue;
-            }
-            now.push_back(some[i]), place.push_back(static_cast<int64_t>(i));
-            weighs |= weighed[i] && rules[some[i]].top_k == 0 && rules[some[i]].top_p < 1;
-        }
-        if (now.empty()) continue;
-        const SomeRows part(rows, now, question, executor->dim, executor->vocab);
-        Question asked = part.question;
-        asked.k = k;
-        asked.eps = weighs ? std::min(question.eps, kNearEnough) : kInf;
-        std::vector<SampleRule> own;  // whose nuclei may go on beyond the best: the largest keys of all classes may be among these
-        for (int64_t row : now) own.push_back(rules[row]);
-        const bool keys = k == kFirstOfFilters && codes != nullptr && (std::isfinite(question.eps) || !weighed[first]) && std::any_of(own.begin(), own.end(), [](const SampleRule& rule) { return rule.goes_by_mass(); });
-        if (keys) asked.rules = own.data();
-        const auto n = static_cast<int64_t>(now.size());
-        std::vector<Answer> found = keys ? lse(part.hidden.data(), n, asked) : find_best(part.hidden.data(), n, asked);
-        if (found.empty()) return false;
-        for (size_t i = 0; i < now.size(); ++i) {
-            Answer& answer = answers[now[i]];
-            found[i].rows += answer.rows, found[i].bytes += answer.bytes, found[i].dense |= answer.dense;
-            if (!keys) found[i].draws = std::move(answer.draws);
-            answer = std::move(found[i]);
-            const Verdict verdict = draw_among(*executor, answer, asked, rules[now[i]], question.eps, &(*draws)[now[i] * rules[now[i]].n]);
-            if (verdict == Verdict::weigh && !weighed[place[i]]) {
-                weighed[place[i]] = 1;
-                continue;
-            }
-            if (verdict == Verdict::more && wanted[place[i]] < executor->vocab) {
-                wanted[place[i]] *= kMoreOfFilters;
-                continue;
-            }
-            if (verdict != Verdict::drawn) {
-                if (!every) return false;
-                fully.push_back(now[i]);
-            }
+        const auto first = static_cast<size_t>(std::find(done.begin(), done.end(), 0) - done.begin());
+        if (first == some.size()) break;
+        const Asked now = next[first];
+        std::vector<int64_t> which;
+        std::vector<size_t> place;
+        for (size_t i = first; i < some.size(); ++i)
+            if (!done[i] && next[i] == now) which.push_back(some[i]), place.push_back(i);  // what is asked of a row is its own affair
+        const auto end = [&](size_t i, bool drawn) {
             done[place[i]] = 1;
+            if (!drawn) fully.push_back(which[i]);
+        };
+        if (4 * now.k > vocab && every) {  // codes would read all rows
+            for (size_t i = 0; i < which.size(); ++i) end(i, false);
+            continue;
+        }
+        const SomeRows part(rows, which, question, executor->dim, vocab);
+        const auto n = static_cast<int64_t>(which.size());
+        Question asked = part.question;
+        asked.k = now.k;
+        asked.eps = now.eps;
+        asked.delta = std::ldexp(question.delta, -1 - now.round);  // together they fail as seldom as one question
+        std::vector<SampleRule> own;
+        std::vector<double> floors;
+        std::vector<std::vector<int64_t>> others;
+        for (size_t i = 0; i < which.size(); ++i) {
+            own.push_back(rules[which[i]]), others.push_back(outside[place[i]]);
+            floors.push_back(kInf);  // no class where the draws are known to be among the best
+            if (now.k == 0 && draws_beyond(answers[which[i]]))
+                for (const Draw& one : answers[which[i]].draws) floors.back() = std::min(floors.back(), one.z);
+        }
+        if (now.keys) asked.rules = own.data(), asked.outside = others.data();
+        if (now.k == 0) asked.floors = floors.data();
+        std::vector<Answer> found = now.keys || now.k == 0 ? lse(part.hidden.data(), n, asked) : find_best(part.hidden.data(), n, asked);
+        if (found.empty()) return false;
+        for (size_t i = 0; i < which.size(); ++i) {
+            Answer& answer = answers[which[i]];
+            const SampleRule& rule = rules[which[i]];
+            found[i].rows += answer.rows, found[i].bytes += answer.bytes, found[i].dense |= answer.dense;
+            if (now.k > 0) whole[place[i]] = static_cast<int64_t>(found[i].best.size()) < now.k;
+            if (now.k == 0) found[i].draws = std::move(answer.draws), found[i].least_ahead = answer.least_ahead, found[i].most_ahead = answer.most_ahead;
+            if (now.k == 0 && !(floors[i] < kInf)) found[i].best = std::move(answer.best), found[i].proved = answer.proved;
+            if (now.round > 0 && !std::isfinite(now.eps) && std::isfinite(answer.error)) found[i].lse = answer.lse, found[i].error = answer.error;
+            answer = std::move(found[i]);
+            const Verdict verdict = draw_among(*executor, answer, whole[place[i]] != 0, rule, question.eps, &(*draws)[which[i] * rule.n]);
+            const bool keyed = !answer.draws.empty();
+            Asked& then = next[place[i]];
+            const int round = now.round + 1;
+            const double known = std::min(now.eps, now.known);
+            if (verdict == Verdict::drawn) {
+                end(i, true);
+            } else if (!keyed && verdict == Verdict::more && !now.keys && now.k < vocab) {
+                then = {std::min(vocab, now.k * kMoreOfFilters), now.eps, false, known, round};
+            } else if (!every) {
+                return false;
+            } else if (!keyed || round > kMostRounds) {
+                end(i, false);
+            } else if (now.keys && rule.n == 1 && draws_beyond(answer) && answer.least_ahead > rule.top_p) {
+                outside[place[i]].push_back(answer.draws[0].id);
+                then = {kFirstOfFilters, kInf, true, known, round};
+            } else if (verdict != Verdict::all && now.k > 0) {
+                then = {0, known <= kNear ? kInf : kNear, false, known, round};
+            } else if (known > kNearest && question.delta > 0) {
+                then = {0, known <= kNear ? kNearest : kNear, false, known, round};
+            } else {
+                end(i, false);
+            }
         }
     }
-    std::vector<int64_t> left;
-    while (codes != nullptr && !fully.empty()) {  // those that had as many best classes together: a normaliser goes by these
-        const auto k = static_cast<int64_t>(answers[fully.front()].best.size());
-        const auto others = std::stable_partition(fully.begin(), fully.end(), [&](int64_t row) { return static_cast<int64_t>(answers[row].best.size()) == k; });
-        std::vector<int64_t> some_of(fully.begin(), others);
-        fully.erase(fully.begin(), others);
-        if (k > 0) some_of = draw_from_rows(rows, some_of, k, rules, question, draws, answers);
-        left.insert(left.end(), some_of.begin(), some_of.end());
+    if (codes != nullptr && !fully.empty()) {
+        std::vector<uint8_t> all;
+        for (int64_t row : fully) all.push_back(whole[static_cast<size_t>(std::find(some.begin(), some.end(), row) - some.begin())]);
+        fully = draw_from_rows(rows, fully, all, rules, question, draws, answers);
     }
-    fully.insert(fully.end(), left.begin(), left.end());
     if (!fully.empty()) finish_samples(*executor, rows, fully, question, rules, *draws, answers);
     return true;
 }

@@ -45,8 +45,8 @@ struct Reader {
     // Of some rows, a rule for each of all; false where not every class is known.
     bool draw_from_all(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
                        std::vector<Draw>* draws, std::vector<Answer>& answers) const;
-    std::vector<int64_t> draw_from_rows(const double* rows, const std::vector<int64_t>& some, int64_t k, const std::vector<SampleRule>& rules, const Question& question,
-                                        std::vector<Draw>* draws, std::vector<Answer>& answers) const;
+    std::vector<int64_t> draw_from_rows(const double* rows, const std::vector<int64_t>& some, const std::vector<uint8_t>& whole, const std::vector<SampleRule>& rules,
+                                        const Question& question, std::vector<Draw>* draws, std::vector<Answer>& answers) const;
     bool draw_of_codes(const SomeRows& part, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, std::vector<Draw>* draws,
                        std::vector<Answer>& answers) const;
     bool draw_from_best(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,

@@ -43,24 +43,41 @@ Draw pick(const Executor& e, const Scored* kept, size_t count, const SampleRule&
     return out;
 }
 
-Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, const SampleRule& rule, double eps, Draw* draws) {
+namespace {
+
+// The place of a class among the best; their number where it is not one of them.
+size_t place_of(const std::vector<Scored>& best, int64_t id) {
+    return static_cast<size_t>(std::find_if(best.begin(), best.end(), [&](const Scored& one) { return one.id == id; }) - best.begin());
+}
+
+}  // namespace
+
+bool draws_beyond(const Answer& answer) {
+    return std::any_of(answer.draws.begin(), answer.draws.end(), [&](const Draw& one) { return place_of(answer.best, one.id) == answer.best.size(); });
+}
+
+Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRule& rule, double eps, Draw* draws) {
     const std::vector<Scored>& best = answer.best;
     const double beta = 1 / rule.temperature, top = best.empty() ? -kInf : e.linked(best[0].z) * beta;
     if (!std::isfinite(top) || best.back().z == -kInf) return Verdict::all;
     const size_t there = rule.top_k > 0 ? std::min<size_t>(rule.top_k, best.size()) : best.size();
-    const auto found = static_cast<int64_t>(best.size());
-    const bool whole = found < asked.k || (rule.top_k > 0 && found >= rule.top_k);  // no other may pass
+    whole |= rule.top_k > 0 && static_cast<int64_t>(best.size()) >= rule.top_k;  // no other may pass
     if (!whole && rule.top_k > 0) return Verdict::more;
     std::vector<double> mass(there);
     double sum = 0;
     for (size_t i = 0; i < there; ++i) sum += mass[i] = std::exp(e.linked(best[i].z) * beta - top);
-    if (rule.goes_by_mass() && !std::isfinite(answer.error)) {  // a draw of all classes is in the nucleus if those better than it have little
+    const bool inside = !answer.draws.empty() && answer.most_ahead < rule.top_p * (1 - 0x1p-40);  // every draw of all classes is in the nucleus
+    if (inside && !std::isfinite(eps)) {
+        std::copy(answer.draws.begin(), answer.draws.end(), draws);
+        return Verdict::drawn;
+    }
+    if (!whole && rule.goes_by_mass() && !std::isfinite(answer.error)) {  // a draw of all classes is in the nucleus if those better than it have little
         double before = 0;
         std::vector<double> ahead(there);
         for (size_t i = 0; i < there; ++i) ahead[i] = before, before += mass[i];
         for (size_t d = 0; d < answer.draws.size(); ++d) {
-            const auto at = std::find_if(best.begin(), best.end(), [&](const Scored& one) { return one.id == answer.draws[d].id; });
-            if (at == best.end() || !(ahead[static_cast<size_t>(at - best.begin())] < rule.top_p * sum * (1 - 0x1p-40))) return Verdict::weigh;
+            const size_t at = place_of(best, answer.draws[d].id);
+            if (at >= there || !(ahead[at] < rule.top_p * sum * (1 - 0x1p-40))) return Verdict::weigh;
             draws[d] = answer.draws[d];
         }
         return answer.draws.empty() ? Verdict::weigh : Verdict::drawn;
@@ -82,11 +99,11 @@ Verdict draw_among(const Executor& e, Answer& answer, const Question& asked, con
         while (above < most && e.linked(best[above].z) * beta - top >= floor) ++above;
         least = std::min(least, above), most = std::min(most, above);
     }
-    if (!whole && most == there) {  // a nucleus that goes on holds all of these, and with them a draw of all classes that is one of them
-        if (!rule.goes_by_mass() || answer.draws.empty() || least < there) return Verdict::more;
+    if (!whole && most == there) {  // of a nucleus that goes on the first `least` are in it, and with them a draw of all classes that is one of these
+        if (!rule.goes_by_mass() || answer.draws.empty()) return Verdict::more;
         for (int i = 0; i < rule.n; ++i) {
-            const int64_t id = answer.draws[i].id;
-            if (std::none_of(best.begin(), best.end(), [&](const Scored& one) { return one.id == id; })) return Verdict::more;
+            const size_t place = place_of(best, answer.draws[i].id);
+            if (place >= least && !inside) return place < there ? Verdict::all : Verdict::more;
             draws[i] = answer.draws[i];
         }
         const double half = 0.5 * std::log1p(next / rule.top_p);  // it has top_p and less than its last class more
