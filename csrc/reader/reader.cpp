@@ -278,7 +278,7 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
                 then = {std::min(vocab, now.k * kMoreOfFilters), now.eps, false, known, round};
             } else if (!every) {
                 return false;
-            } else if (!keyed || round > kMostRounds) {
+            } else if (!keyed || round > kMostRounds || (now.k == 0 && draws_beyond(answer))) {  // too many come before the draw
                 end(i, false);
             } else if (now.keys && rule.n == 1 && draws_beyond(answer) && answer.least_ahead > rule.top_p) {
                 outside[place[i]].push_back(answer.draws[0].id);
@@ -292,11 +292,15 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
             }
         }
     }
-    if (codes != nullptr && !fully.empty()) {
+    const auto listed = std::stable_partition(fully.begin(), fully.end(), [&](int64_t row) { return codes == nullptr || draws_beyond(answers[row]); });
+    std::vector<int64_t> near(listed, fully.end());
+    fully.erase(listed, fully.end());
+    if (!near.empty()) {
         std::vector<uint8_t> all;
-        for (int64_t row : fully) all.push_back(whole[static_cast<size_t>(std::find(some.begin(), some.end(), row) - some.begin())]);
-        fully = draw_from_rows(rows, fully, all, rules, question, draws, answers);
+        for (int64_t row : near) all.push_back(whole[static_cast<size_t>(std::find(some.begin(), some.end(), row) - some.begin())]);
+        near = draw_from_rows(rows, near, all, rules, question, draws, answers);
     }
+    fully.insert(fully.end(), near.begin(), near.end());
     if (!fully.empty()) finish_samples(*executor, rows, fully, question, rules, *draws, answers);
     return true;
 }
