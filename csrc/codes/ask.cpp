@@ -374,8 +374,8 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
         return answers;
     }
     const PreparedCodes all = prepare_codes(codes, hidden, n, question.seed, question.threads);
-    // A half of what may fail is for the ids, the rest for the intervals of all classes and for the bet.
-    const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.floors != nullptr ? e.vocab : question.k + keys), sums ? delta / 2 : delta);
+    // A half of what may fail is for the ids, a quarter for the intervals of all classes, a quarter for the bet.
+    const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.floors != nullptr ? e.vocab : question.k + keys), sums ? delta / 2 : by_mass ? 0.75 * delta : delta);
     Scan scan{codes, question, all, question.threads, ids, sums, keys, Exponent(codes, question.beta), {}, {}, {}, {}, std::vector<std::atomic<float>>(n), std::vector<std::atomic<float>>(n),
               std::vector<std::atomic<float>>(n * keys)};
     for (std::atomic<float>& least : scan.key) least.store(std::numeric_limits<float>::lowest());

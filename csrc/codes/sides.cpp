@@ -18,9 +18,8 @@ namespace {
 struct BothEnds {
     double low = 0, high = 0;
     void add(double mass, double shared, double part) {
-        if (!(mass > 0)) return;
-        const double gap = shared > 0 ? shared * part : 0;
-        low += gap < kInf ? mass * mass / (mass + gap) : 0;
+        const double gap = shared > 0 ? shared * part : 0;  // there may be one of masses that float32 has lost beside another
+        low += mass > 0 && gap < kInf ? mass * mass / (mass + gap) : 0;
         high += mass + gap;
     }
 };
@@ -37,7 +36,7 @@ void sides_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, con
     for (const Draw& one : answer.draws) floor = std::min(floor, one.z);
     const auto mass_of = [&](const Scored& one) { return std::exp((e.linked(one.z) - e.linked(best[0].z)) * question.beta); };
     for (const Scored& one : best) known += mass_of(one), ahead += one.z > floor ? mass_of(one) : 0;
-    if (!draws_beyond(answer) && ahead < question.rules[q].top_p * known * (1 - 0x1p-40)) return;
+    if (!draws_beyond(answer) && ahead < question.rules[q].top_p * known * kSurely) return;
     const double off = TrueOrder(*e.kernels, e, query.hidden).around(floor);
     const Exponent exponent(codes, question.beta);
     ScanRadii wide = radii_of(codes, &query, 1, kappa_of(2.0 * static_cast<double>(e.vocab), delta));

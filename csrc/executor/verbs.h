@@ -145,6 +145,8 @@ Draw pick(const Executor& e, const Scored* kept, size_t count, const SampleRule&
 // normaliser is to be asked for, `all` where every logit is to decide. whole: there are no other classes.
 enum class Verdict { drawn, more, weigh, all };
 Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRule& rule, double eps, Draw* draws);
+// Of a share: how far below another it is where roundings of logits cannot have put it there.
+constexpr double kSurely = 1 - 0x1p-20;
 // Whether one of the largest keys of all classes is of none of the best.
 bool draws_beyond(const Answer& answer);
 

@@ -12,6 +12,7 @@ namespace headlong {
 namespace {
 
 constexpr int64_t kFirstOfFilters = 64, kMoreOfFilters = 8;  // classes that filters are looked for in, and how many times more where they go on
+constexpr int kMostListed = 8;  // draws of a row for which what comes before the last of them is listed
 constexpr int kMostRounds = 8;  // of questions for the filters of a row: then every logit decides
 constexpr double kNear = 0.01, kNearest = 0.001;  // of a normaliser: about that share of draws falls between both ends of a nucleus
 
@@ -222,7 +223,7 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
     }
     std::vector<uint8_t> done(some.size()), whole(some.size());
     std::vector<std::vector<int64_t>> outside(some.size());  // classes that were drawn and do not pass
-    std::vector<int64_t> fully;
+    std::vector<size_t> open;  // whom every row of the layer is to decide
     while (true) {
         const auto first = static_cast<size_t>(std::find(done.begin(), done.end(), 0) - done.begin());
         if (first == some.size()) break;
@@ -233,7 +234,7 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
             if (!done[i] && next[i] == now) which.push_back(some[i]), place.push_back(i);  // what is asked of a row is its own affair
         const auto end = [&](size_t i, bool drawn) {
             done[place[i]] = 1;
-            if (!drawn) fully.push_back(which[i]);
+            if (!drawn) open.push_back(place[i]);
         };
         if (4 * now.k > vocab && every) {  // codes would read all rows
             for (size_t i = 0; i < which.size(); ++i) end(i, false);
@@ -267,7 +268,9 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
             if (now.k == 0 && !(floors[i] < kInf)) found[i].best = std::move(answer.best), found[i].proved = answer.proved;
             if (now.round > 0 && !std::isfinite(now.eps) && std::isfinite(answer.error)) found[i].lse = answer.lse, found[i].error = answer.error;
             answer = std::move(found[i]);
+            const double error = answer.error;  // of the normaliser: what is kept may be less certain
             const Verdict verdict = draw_among(*executor, answer, whole[place[i]] != 0, rule, question.eps, &(*draws)[which[i] * rule.n]);
+            if (verdict != Verdict::drawn) answer.error = error;
             const bool keyed = !answer.draws.empty();
             Asked& then = next[place[i]];
             const int round = now.round + 1;
@@ -283,6 +286,8 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
             } else if (now.keys && rule.n == 1 && draws_beyond(answer) && answer.least_ahead > rule.top_p) {
                 outside[place[i]].push_back(answer.draws[0].id);
                 then = {kFirstOfFilters, kInf, true, known, round};
+            } else if (draws_beyond(answer) && rule.n > kMostListed) {
+                end(i, false);
             } else if (verdict != Verdict::all && now.k > 0) {
                 then = {0, known <= kNear ? kInf : kNear, false, known, round};
             } else if (known > kNearest && question.delta > 0) {
@@ -292,14 +297,14 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
             }
         }
     }
-    const auto listed = std::stable_partition(fully.begin(), fully.end(), [&](int64_t row) { return codes == nullptr || draws_beyond(answers[row]); });
-    std::vector<int64_t> near(listed, fully.end());
-    fully.erase(listed, fully.end());
-    if (!near.empty()) {
-        std::vector<uint8_t> all;
-        for (int64_t row : near) all.push_back(whole[static_cast<size_t>(std::find(some.begin(), some.end(), row) - some.begin())]);
-        near = draw_from_rows(rows, near, all, rules, question, draws, answers);
+    std::vector<int64_t> fully, near;
+    std::vector<uint8_t> all;
+    for (size_t i : open) {
+        const bool closer = codes != nullptr && rules[some[i]].top_p < 1 && !answers[some[i]].best.empty() && !draws_beyond(answers[some[i]]);
+        (closer ? near : fully).push_back(some[i]);
+        if (closer) all.push_back(whole[i]);
     }
+    if (!near.empty()) near = draw_from_rows(rows, near, all, rules, question, draws, answers);
     fully.insert(fully.end(), near.begin(), near.end());
     if (!fully.empty()) finish_samples(*executor, rows, fully, question, rules, *draws, answers);
     return true;

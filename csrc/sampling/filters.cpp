@@ -66,7 +66,7 @@ Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRu
     std::vector<double> mass(there);
     double sum = 0;
     for (size_t i = 0; i < there; ++i) sum += mass[i] = std::exp(e.linked(best[i].z) * beta - top);
-    const bool inside = !answer.draws.empty() && answer.most_ahead < rule.top_p * (1 - 0x1p-40);  // every draw of all classes is in the nucleus
+    const bool inside = !answer.draws.empty() && answer.most_ahead < rule.top_p * kSurely;  // every draw of all classes is in the nucleus
     if (inside && !std::isfinite(eps)) {
         std::copy(answer.draws.begin(), answer.draws.end(), draws);
         return Verdict::drawn;
@@ -77,7 +77,7 @@ Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRu
         for (size_t i = 0; i < there; ++i) ahead[i] = before, before += mass[i];
         for (size_t d = 0; d < answer.draws.size(); ++d) {
             const size_t at = place_of(best, answer.draws[d].id);
-            if (at >= there || !(ahead[at] < rule.top_p * sum * (1 - 0x1p-40))) return Verdict::weigh;
+            if (at >= there || !(ahead[at] < rule.top_p * sum * kSurely)) return Verdict::weigh;
             draws[d] = answer.draws[d];
         }
         return answer.draws.empty() ? Verdict::weigh : Verdict::drawn;
@@ -87,7 +87,7 @@ Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRu
     if (rule.top_p < 1 && whole) {
         least = most = nucleus_size(mass, rule.top_p * sum);
     } else if (rule.top_p < 1) {
-        const double low = std::exp(answer.lse - answer.error - top), high = std::exp(answer.lse + answer.error - top);
+        const double low = std::max(std::exp(answer.lse - answer.error - top), sum * kSurely), high = std::exp(answer.lse + answer.error - top);
         if (!(low > 0) || !std::isfinite(high)) return Verdict::all;
         least = nucleus_size(mass, rule.top_p * low), most = nucleus_size(mass, rule.top_p * high);
         next = mass[least - 1] / low;

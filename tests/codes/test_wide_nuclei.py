@@ -1,0 +1,46 @@
+"""Nuclei that go on beyond the best classes: draws by codes are those by every logit, and few rows are read in full."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headlong as hl
+
+CLASSES, DIM, ROWS = 6000, 64, 48
+
+
+@pytest.fixture(scope="module")
+def flat() -> hl.Layer:
+    """Logits within a few nats of each other: a nucleus has thousands of classes."""
+    return hl.Layer((np.random.default_rng(71).standard_normal((CLASSES, DIM)) / 8).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def hidden() -> np.ndarray:
+    return np.random.default_rng(72).standard_normal((ROWS, DIM))
+
+
+@pytest.mark.parametrize("eps", [None, np.inf])
+@pytest.mark.parametrize("n", [1, 3, 20])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95, 0.999])
+def test_draws_are_those_by_every_logit(flat: hl.Layer, hidden: np.ndarray, top_p: float, n: int, eps: float | None) -> None:
+    codes, full = hl.compile(flat, "codes"), hl.compile(flat, "full")
+    for temperature in (1.0, 0.4):
+        how = {"seed": 9, "top_p": top_p, "temperature": temperature}
+        drawn, right = codes.sample(hidden, n, eps=eps, **how), full.sample(hidden, n, **how)
+        np.testing.assert_array_equal(drawn.ids, right.ids)
+        if eps is None:
+            assert (drawn.error <= 0.01).all()
+            assert (np.abs(drawn.kept - right.kept) <= drawn.error + right.error + 1e-9).all()
+        alone = codes.sample(hidden[7:8], n, eps=eps, position=7, **how)
+        np.testing.assert_array_equal(alone.ids[0], drawn.ids[7])
+        if eps is None:
+            np.testing.assert_array_equal(alone.kept[0], drawn.kept[7])
+
+
+def test_one_scan_decides_most_draws(flat: hl.Layer, hidden: np.ndarray) -> None:
+    engine = hl.compile(flat, "codes")
+    several = [engine.sample(hidden, seed=seed, top_p=0.95, eps=np.inf).cost for seed in range(8)]
+    assert np.mean([np.mean(cost.dense) for cost in several]) < 0.05
+    assert np.mean([np.mean(cost.rows) for cost in several]) < 0.15 * CLASSES
