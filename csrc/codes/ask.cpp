@@ -11,6 +11,7 @@
 #include "executor/largest.h"
 #include "executor/verbs.h"
 #include "normaliser/draw_points.h"
+#include "runtime/scratch.h"
 
 namespace headlong {
 namespace {
@@ -62,7 +63,7 @@ struct Scan {
     std::vector<Found> found{};  // [thread][query]
     std::vector<std::atomic<float>> threshold, rate;  // of each query, as far as the scan is: the k-th largest lower end; of points
     std::vector<std::atomic<float>> key;              // [query][draw]: the largest lower end of a key
-    std::unique_ptr<float[]> estimates{};             // [query][class], where draws go by mass
+    Scratch<float> estimates{};                       // [query][class], where draws go by mass
 
     Found& own_found(int64_t thread, int64_t q) { return found[thread * static_cast<int64_t>(all.queries.size()) + q]; }
 
@@ -114,7 +115,7 @@ struct Scan {
             const int64_t q = group.first + i;
             const CodeQuery& query = all.queries[q];
             const uint64_t allowed = allowed_in(question, q, e.vocab, tile);
-            if (estimates != nullptr) std::copy_n(est + i * kTile, kTile, &estimates[(q * codes.count + tile) * kTile]);
+            if (!estimates.empty()) std::copy_n(est + i * kTile, kTile, &estimates[(q * codes.count + tile) * kTile]);
             if (!query.usable || allowed == 0) continue;
             const auto add = static_cast<float>(query.add);
             const float fixed = constants[i] + std::fabs(add) * 0x1p-22f, *shares = codes.shares(tile);  // their sum is rounded once more
@@ -353,7 +354,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     if (n == 0) return answers;
     const bool by_mass = keys > 0 && question.rules[0].goes_by_mass();
     const int64_t tile = (by_mass ? kTile * sizeof(float) : 0) + (sums ? sizeof(CodeMasses::Sum) + (question.entropy ? sizeof(CodeMasses::Spread) : 0) : 0);
-    const int64_t at_once = std::max<int64_t>(kMostLanes, kHeldBytes / (codes.count * tile + 8 * codes.width) / kMostLanes * kMostLanes);
+    const int64_t at_once = std::max<int64_t>(kMostLanes, (by_mass ? kHeldBytes / 2 : kHeldBytes) / (codes.count * tile + 8 * codes.width) / kMostLanes * kMostLanes);
     if (n > at_once) {
         for (int64_t start = 0; start < n; start += at_once) {
             Question part = question;
@@ -380,7 +381,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
               std::vector<std::atomic<float>>(n * keys)};
     for (std::atomic<float>& least : scan.key) least.store(std::numeric_limits<float>::lowest());
     scan.found.resize(n * question.threads);
-    if (by_mass) scan.estimates.reset(new float[static_cast<size_t>(n * codes.count * kTile)]);
+    if (by_mass) scan.estimates.resize(static_cast<size_t>(n * codes.count * kTile));
     for (const CodeGroup& group : all.groups) {
         if (ids || keys > 0) scan.near.push_back(radii_of(codes, &all.queries[group.first], group.n, kappa));
         if (!sums) continue;
