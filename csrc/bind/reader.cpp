@@ -118,9 +118,13 @@ class BoundReader {
         std::vector<Draw> draws;
         const std::vector<Answer> answers = unlocked([&] { return reader_.sample(hidden.data(), batch_of(hidden, reader_.executor->dim), rules, question, &draws); });
         const size_t B = answers.size(), N = static_cast<size_t>(rules.front().n);
+        std::vector<double> log_probs(B * N, -kInf);
+        for (size_t i = 0; i < B * N; ++i)
+            if (draws[i].id >= 0) log_probs[i] = reader_.executor->linked(draws[i].z) / rules[rules.size() > 1 ? i / N : 0].temperature - answers[i / N].lse;
         return named("FoundDraws", column(draws, &Draw::id, {B, N}), column(draws, &Draw::z, {B, N}), column(draws, &Draw::score, {B, N}),
                      column(draws, &Draw::proved, {B, N}), column(answers, &Answer::rows), column(answers, &Answer::bytes),
-                     column(answers, &Answer::dense), column(answers, &Answer::lse), column(answers, &Answer::error), column(answers, &Answer::kept));
+                     column(answers, &Answer::dense), column(answers, &Answer::lse), column(answers, &Answer::error), column(answers, &Answer::kept),
+                     owned(std::move(log_probs), {B, N}));
     }
 
     nb::tuple kept_;

@@ -74,6 +74,20 @@ def test_a_row_does_not_know_its_batch(of: Any, way: str, link: Any) -> None:
                         np.testing.assert_array_equal(one, other, err_msg=f"{verb}: {name}")
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("link", [hl.SoftCap(30.0), hl.Gss(1.19, 7.0)])
+@pytest.mark.parametrize("method", ["codes", "full"])
+def test_a_draw_does_not_know_its_batch_where_positions_do_not_count_up(method: str, link: Any, dtype: type) -> None:
+    layer, hidden = decaying(2000, 16)
+    engine, rows = hl.compile(Layer(layer.weight, None, link), method), hidden[:8].astype(dtype)
+    for how in ({"temperature": 0.6}, {"temperature": 0.6, "top_p": 0.9}):
+        batch = engine.sample(rows, seed=1, position=np.arange(8) * 7, **how)
+        for row in range(8):
+            alone = engine.sample(rows[row : row + 1], seed=1, position=7 * row, **how)
+            for name in ("ids", "logits", "log_probs", "kept", "error"):
+                np.testing.assert_array_equal(getattr(alone, name)[0], getattr(batch, name)[row])
+
+
 def test_rows_beyond_those_that_are_answered_at_once_keep_their_own_excluded_classes() -> None:
     """Queries of 2,048 coordinates are answered in batches of some 2,000."""
     rng = np.random.default_rng(5)

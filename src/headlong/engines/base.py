@@ -233,9 +233,8 @@ class Engine(Changeable, Common):
         drawn = self._of_draws(found)
         if math.isinf(aim):
             return drawn
-        log_probs = self.exponents(found.logits) / np.array(rules.temperature)[:, None] - found.lse[:, None]
         summed = (self.layer.vocab + 8) * UNIT * (1 + np.abs(found.lse))
-        return dataclasses.replace(drawn, log_probs=log_probs, kept=found.kept, error=found.error + summed)
+        return dataclasses.replace(drawn, log_probs=found.log_probs, kept=found.kept, error=found.error + summed)
 
     def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
         """The normaliser of ``f(z) / temperature``: without a bias that of ``hidden / temperature``, by the same plan."""

@@ -69,7 +69,7 @@ def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: 
 def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
     """The middle of what the entropy may be and how far off that is, ``[batch]`` each; ``left`` classes may be answered."""
     there = top.ids >= 0
-    off = top.error
+    off = np.where(top.error > 300, np.inf, top.error)  # beyond, nothing is known of an entropy
     nats = np.where(there, -top.log_probs, 0.0)  # lse - f, off by `off`
     p = np.where(there, np.exp(-nats), 0.0)
     head = (p * nats).sum(axis=1)

@@ -48,7 +48,7 @@ class FoundEntropy(NamedTuple):
 
 
 class FoundDraws(NamedTuple):
-    """``ids, logits, score, proved [batch, n]``; ``lse, error, kept [batch]`` where a normaliser was asked for."""
+    """``ids, logits, score, proved [batch, n]``; with a normaliser ``lse, error, kept [batch]``, ``log_probs [batch, n]``."""
 
     ids: Ids
     logits: Doubles
@@ -60,6 +60,7 @@ class FoundDraws(NamedTuple):
     lse: Doubles | None = None
     error: Doubles | None = None
     kept: Doubles | None = None
+    log_probs: Doubles | None = None
 
 
 class FoundByBlocks(NamedTuple):
