@@ -6,7 +6,6 @@
 // interval is within r nats the odds of that share are within exp(2 r): near 1, where nuclei end, that decides for most logits.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "codes/pass.h"
 #include "executor/verbs.h"
