@@ -170,7 +170,7 @@ class DirectCall {
     }
 
     nb::object sample(nb::handle hidden, nb::handle n, nb::handle temperature, nb::handle top_k, nb::handle top_p, nb::handle min_p, nb::handle seed,
-                      nb::handle row0, nb::handle class0, nb::handle eps) const {
+                      nb::handle row0, nb::handle class0, nb::handle eps, bool last) const {
         Call call;
         SampleRule rule;
         int64_t draws = 0;
@@ -180,9 +180,9 @@ class DirectCall {
             return nb::none();
         if (seed.is_none()) rule.seed = fresh_seed();
         else if (!ranges_.seed.read(seed, &rule.seed)) return nb::none();
-        rule.n = static_cast<int>(draws);
+        rule.n = static_cast<int>(draws), rule.last = last;
         const bool weighed = std::isfinite(call.question.eps);
-        if (weighed && reader_.executor->preview.budget > 0) return nb::none();  // whose estimates have no error
+        if (weighed && (last || reader_.executor->preview.budget > 0)) return nb::none();  // a normaliser of another temperature; estimates without an error
         call.question.eps *= ranges_.float32_room;                               // the rest is for sums of what is kept
         std::vector<Answer> answers;
         std::vector<Draw> drawn;
@@ -375,7 +375,7 @@ void bind_direct_call(nb::module_& m) {
         .def("lse", &DirectCall::lse, nb::arg("hidden").none(), nb::arg("eps").none())
         .def("log_prob", &DirectCall::log_prob, nb::arg("hidden").none(), nb::arg("ids").none(), nb::arg("eps").none())
         .def("sample", &DirectCall::sample, nb::arg("hidden").none(), nb::arg("n").none(), nb::arg("temperature").none(), nb::arg("top_k").none(), nb::arg("top_p").none(),
-             nb::arg("min_p").none(), nb::arg("seed").none(), nb::arg("row0").none(), nb::arg("class0").none(), nb::arg("eps").none());
+             nb::arg("min_p").none(), nb::arg("seed").none(), nb::arg("row0").none(), nb::arg("class0").none(), nb::arg("eps").none(), nb::arg("last"));
 }
 
 }  // namespace headlong

@@ -71,19 +71,19 @@ class BoundReader {
     }
 
     nb::object sample(Doubles hidden, int n, double temperature, int64_t top_k, double top_p, double min_p, uint64_t seed, uint64_t row0,
-                      std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance, double eps) const {
-        return drawn(hidden, {SampleRule{n, temperature, top_k, top_p, min_p, seed, row0, class0}}, asked(hidden, eps, mask, threads, delta, chance));
+                      std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance, double eps, bool last) const {
+        return drawn(hidden, {SampleRule{n, temperature, top_k, top_p, min_p, seed, row0, class0, last}}, asked(hidden, eps, mask, threads, delta, chance));
     }
 
     // Each row by a rule of its own: temperatures, top_ks, top_ps, min_ps, seeds and rows are [batch].
     nb::object sample_each(Doubles hidden, int n, Doubles temperature, Ids top_k, Doubles top_p, Doubles min_p, Words seed, Words row,
-                           std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance, double eps) const {
+                           std::optional<Bytes> mask, int threads, int64_t class0, double delta, uint64_t chance, double eps, bool last) const {
         const size_t batch = hidden.shape(0);
         for (size_t size : {temperature.size(), top_k.size(), top_p.size(), min_p.size(), seed.size(), row.size()})
             check(size == batch && batch > 0, "a rule for each row");
         std::vector<SampleRule> rules;
         for (size_t q = 0; q < batch; ++q)
-            rules.push_back({n, temperature.data()[q], top_k.data()[q], top_p.data()[q], min_p.data()[q], seed.data()[q], row.data()[q], class0});
+            rules.push_back({n, temperature.data()[q], top_k.data()[q], top_p.data()[q], min_p.data()[q], seed.data()[q], row.data()[q], class0, last});
         return drawn(hidden, rules, asked(hidden, eps, mask, threads, delta, chance));
     }
 
@@ -114,6 +114,7 @@ class BoundReader {
             check(rule.n >= 1 && rule.temperature > 0 && rule.top_k >= 0 && rule.top_p > 0 && rule.top_p <= 1 && rule.min_p >= 0 && rule.min_p <= 1,
                   "n >= 1, temperature > 0, top_k >= 0, 0 < top_p <= 1, 0 <= min_p <= 1");
             check(rule.class0 >= 0, "class0 >= 0");
+            check(!rule.last || std::isinf(question.eps), "a temperature that comes last has no normaliser: eps is infinite");
         }
         std::vector<Draw> draws;
         const std::vector<Answer> answers = unlocked([&] { return reader_.sample(hidden.data(), batch_of(hidden, reader_.executor->dim), rules, question, &draws); });
@@ -146,10 +147,10 @@ void bind_reader(nb::module_& m) {
         .def("logits", &BoundReader::logits, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
         .def("sample", &BoundReader::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
              nb::arg("min_p"), nb::arg("seed"), nb::arg("row0"), nb::arg("mask").none(), nb::arg("threads") = 0, nb::arg("class0") = 0,
-             nb::arg("delta") = 0.0, nb::arg("chance") = 0, nb::arg("eps") = kInf)
+             nb::arg("delta") = 0.0, nb::arg("chance") = 0, nb::arg("eps") = kInf, nb::arg("last") = false)
         .def("sample_each", &BoundReader::sample_each, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"),
              nb::arg("min_p"), nb::arg("seed"), nb::arg("row"), nb::arg("mask").none(), nb::arg("threads"), nb::arg("class0"), nb::arg("delta"), nb::arg("chance"),
-             nb::arg("eps") = kInf)
+             nb::arg("eps") = kInf, nb::arg("last") = false)
         .def_prop_ro("isa", &BoundReader::isa)
         .def_prop_ro("capsule", &BoundReader::capsule)
         .def_prop_ro("estimates", &BoundReader::estimates)

@@ -129,7 +129,7 @@ struct Scan {
                 std::atomic<float>& least = key[q * keys + d];
                 e.kernels->noise(rule.seed, rule.row0, static_cast<uint32_t>(d), tile * kTile + rule.class0 - lead, kTile + (lead != 0 ? kBlock : 0), words);
                 float now = least.load(std::memory_order_relaxed);
-                if (e.kernels->gumbel_keys(own, rad, words + lead, kTile, e.link, static_cast<float>(question.beta), upper) < now) continue;
+                if (e.kernels->gumbel_keys(own, rad, words + lead, kTile, e.link, static_cast<float>(1 / rule.temperature), upper) < now) continue;
                 for (int64_t c = 0; c < kTile; ++c) {
                     if (!(upper[c] >= now)) continue;
                     const int64_t id = tile * kTile + c;
@@ -138,15 +138,15 @@ struct Scan {
                     if (hits.size() % 4096 == 0 && !hits.empty())  // thresholds have risen since the first ones came
                         hits.erase(std::remove_if(hits.begin(), hits.end(), [&](const KeyHit& hit) { return hit.upper < key[q * keys + hit.draw].load(std::memory_order_relaxed); }), hits.end());
                     hits.push_back({static_cast<int32_t>(id), static_cast<uint32_t>(d), upper[c]});
-                    const double at = static_cast<double>(own[c]) - rad[c], low = e.linked(at) * question.beta + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(d), rule.name(id));
-                    raise_to(least, static_cast<float>(low - std::fabs(low) * 0x1p-20 - exponent_error()));
+                    const double at = static_cast<double>(own[c]) - rad[c], low = e.linked(at) / rule.temperature + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(d), rule.name(id));
+                    raise_to(least, static_cast<float>(low - std::fabs(low) * 0x1p-20 - key_error(rule)));
                     now = least.load(std::memory_order_relaxed);
                 }
             }
         }
     }
-    // What the table that stands for a link may be off, in exponents.
-    double exponent_error() const { return codes.rows->link.form == LinkForm::table ? codes.rows->link_b * question.beta : 0; }
+    // What the table that stands for a link may be off, in keys.
+    double key_error(const SampleRule& rule) const { return codes.rows->link.form == LinkForm::table ? codes.rows->link_b / rule.temperature : 0; }
 
     // The masses of a tile for all queries of a group before any is taken: who asks for a sum at once waits for it.
     void take_masses(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* part, const float* bend) {

@@ -40,9 +40,11 @@ struct SampleRule {
     double top_p = 1, min_p = 0;
     uint64_t seed = 0, row0 = 0;
     int64_t class0 = 0;  // the id of the first class, where the layer is a shard of a larger one: noise goes by that
+    bool last = false;   // the temperature comes last: filters go by the distribution at temperature 1, draws from what they keep do not
 
     bool keeps_all() const { return top_k == 0 && top_p >= 1 && !(min_p > 0); }
     bool goes_by_mass() const { return top_k == 0 && top_p < 1 && !(min_p > 0); }
+    double beta() const { return last ? 1 : 1 / temperature; }  // of the filters
     int64_t name(int64_t id) const { return id + class0; }
 };
 

@@ -92,18 +92,19 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const std:
         own.push_back(rules[rules.size() > 1 ? q : 0]);
         if (rules.size() == 1) own.back().row0 += q;
         if (own.back().top_k >= executor->vocab) own.back().top_k = 0;  // to keep all is no filter, and costs none
+        own.back().last &= !own.back().keeps_all();
     }
     if (count > 0 && executor->preview.budget > 0) return headlong::sample(*executor, rows, count, own, question, draws);  // as published
     std::vector<int64_t> left(count);
     std::iota(left.begin(), left.end(), 0);
-    while (!left.empty()) {  // rows at one temperature, with filters or without, together
+    while (!left.empty()) {  // rows whose masses are at one temperature, with filters or without, together
         const SampleRule& first = own[left.front()];
-        const auto alike = [&](int64_t q) { return own[q].temperature == first.temperature && own[q].keeps_all() == first.keeps_all(); };
+        const auto alike = [&](int64_t q) { return own[q].beta() == first.beta() && own[q].keeps_all() == first.keeps_all(); };
         const auto others = std::stable_partition(left.begin(), left.end(), alike);
         const std::vector<int64_t> some(left.begin(), others);
         left.erase(left.begin(), others);
         Question asked = question;
-        asked.beta = 1 / first.temperature;
+        asked.beta = first.beta();
         const bool done = first.keeps_all() ? draw_from_all(rows, some, own, asked, draws, answers) : draw_from_best(rows, some, own, asked, draws, answers);
         if (!done) return {};
     }

@@ -28,7 +28,7 @@ std::vector<Scored> kept_of(const Executor& e, const double* z, const SampleRule
     const size_t most = some ? static_cast<size_t>(rule.top_k) : all.size();
     if (some) std::nth_element(sorted.begin(), sorted.begin() + static_cast<int64_t>(most), sorted.end(), order);
     sorted.resize(most);
-    const double beta = 1 / rule.temperature, top = e.linked(std::min_element(sorted.begin(), sorted.end(), order)->z) * beta;
+    const double beta = rule.beta(), top = e.linked(std::min_element(sorted.begin(), sorted.end(), order)->z) * beta;
     double total = 0;
     for (const Scored& s : sorted) total += by_mass ? std::exp(e.linked(s.z) * beta - top) : 0;
     std::vector<Scored> kept;

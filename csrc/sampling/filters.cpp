@@ -21,7 +21,7 @@ size_t nucleus_size(const std::vector<double>& mass, double target) {
 // is of, in units of the first's; 0 where no others are.
 std::vector<Scored> filtered(const Executor& e, std::vector<Scored> sorted, const SampleRule& rule, double total) {
     if (sorted.empty()) return sorted;
-    const double beta = 1 / rule.temperature, most = e.linked(sorted[0].z) * beta;
+    const double beta = rule.beta(), most = e.linked(sorted[0].z) * beta;
     std::vector<double> mass;
     double sum = 0;
     for (const Scored& s : sorted) mass.push_back(std::exp(e.linked(s.z) * beta - most)), sum += mass.back();
@@ -58,7 +58,7 @@ bool draws_beyond(const Answer& answer) {
 
 Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRule& rule, double eps, Draw* draws) {
     const std::vector<Scored>& best = answer.best;
-    const double beta = 1 / rule.temperature, top = best.empty() ? -kInf : e.linked(best[0].z) * beta;
+    const double beta = rule.beta(), top = best.empty() ? -kInf : e.linked(best[0].z) * beta;
     if (!std::isfinite(top) || best.back().z == -kInf) return Verdict::all;
     const size_t there = rule.top_k > 0 ? std::min<size_t>(rule.top_k, best.size()) : best.size();
     whole |= rule.top_k > 0 && static_cast<int64_t>(best.size()) >= rule.top_k;  // no other may pass

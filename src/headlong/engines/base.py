@@ -227,9 +227,12 @@ class Engine(Changeable, Common):
             return None
         if mask is not None and any(few_enough(left, self.layer.vocab) for left in all_left(mask)):
             return None
-        each = [np.array(part, kind) for part, kind in zip(rules, RULES, strict=True)]
+        if rules.last and math.isfinite(aim):  # a normaliser of another temperature than the filters'
+            return None
+        each = [np.array(part, kind) for part, kind in zip(rules[:-1], RULES, strict=True)]
         executor: Any = self._executor
-        found = executor.sample_each(hidden, n, *each, mask, native.threads(self._threads), class0, *self._bet, aim * ROOM)
+        threads = native.threads(self._threads)
+        found = executor.sample_each(hidden, n, *each, mask, threads, class0, *self._bet, aim * ROOM, rules.last)
         drawn = self._of_draws(found)
         if math.isinf(aim):
             return drawn

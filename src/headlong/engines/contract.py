@@ -124,6 +124,7 @@ class Common(ABC):
         eps: float | None = None,
         ties: str = "ids",
         support: bool = False,
+        temperature_last: bool = False,
         class0: int = 0,
         allowed: Any = None,
         exclude: Any = None,
@@ -137,6 +138,8 @@ class Common(ABC):
         ``eps``       how far ``log_probs`` and ``kept`` may be off, None: what is promised; inf: ids alone
         ``ties``      of equal logits at the k-th place "ids" keeps the smaller ids, "all" all of them, as transformers does
         ``support``   True: the ids that the filters keep, too
+        ``temperature_last``  True: the filters go by the distribution at temperature 1, as llama.cpp's do; what they keep is
+                      drawn at ``temperature``, of which ``log_probs`` and ``kept`` are, too
         ``top_k``     as many as there are classes, or more, keeps all, as in transformers
         ``class0``    the number of the first class, where the layer is a part of a larger one
         With filters one scan gives the best classes and the normaliser, which decide what is kept; without them the draw and
@@ -156,16 +159,17 @@ class Common(ABC):
         count = len(hidden) if isinstance(hidden, (list, tuple)) or (isinstance(shape, tuple) and shape) else 0  # refused below
         first = draws.first_of(position, count)
         plain = ties == "ids" and not support and first is not None
+        last = flag(temperature_last, "temperature_last")
         if plain and self._direct is not None and allowed is None and exclude is None:
-            found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0, eps)
+            found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0, eps, last)
             if found is not None:
                 return found
         n, class0 = checked_n(n), whole(class0, "class0", *RANGES["class0"])
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        if plain and math.isinf(eps) and not any(map(draws.is_each, (*filters.values(), seed))):
-            one = rules_of(1, engine.layer.vocab, seed, first, **filters)
+        if plain and not last and math.isinf(eps) and not any(map(draws.is_each, (*filters.values(), seed))):
+            one = rules_of(1, engine.layer.vocab, seed, first, False, **filters)
             return self._sample(hidden, one.filters(0, n, class0), allowed, exclude)
-        rules = rules_of(count, engine.layer.vocab, seed, position, **filters)
+        rules = rules_of(count, engine.layer.vocab, seed, position, last, **filters)
         about: dict[str, Any] = {"ties": ties, "support": support, "class0": class0}
         return draws.sample(self, to_host(hidden), n, rules, eps=eps, allowed=allowed, exclude=exclude, **about)
 
@@ -174,7 +178,7 @@ class Common(ABC):
         found = None
         if self._direct is not None and allowed is None:
             named = filters._replace(top_k=filters.top_k or None)  # type: ignore[arg-type]
-            found = self._direct.sample(hidden, *named, math.inf)
+            found = self._direct.sample(hidden, *named, math.inf, False)
         return self._sample(hidden, filters, allowed, None) if found is None else found
 
     def _drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: Mask) -> Sample | None:

@@ -41,6 +41,7 @@ class Direct(Protocol):
         row0: Any,
         class0: Any,
         eps: Any,
+        last: bool,
     ) -> Sample | None: ...
 
 

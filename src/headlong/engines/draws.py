@@ -7,7 +7,8 @@
     kept        = log of the mass that the filters keep = log sum over kept classes of exp(f(z) / T) - lse_T
 
 so ``log_probs - kept`` are log-probabilities of what was drawn from. Filters are top_k, then top_p, then min_p, as in
-transformers. Of equal logits at the k-th place the smaller ids are kept (``ties="ids"``), or all of them (``ties="all"``).
+transformers, at the temperature T; where the temperature comes last, as in llama.cpp, at temperature 1. Of equal logits at the
+k-th place the smaller ids are kept (``ties="ids"``), or all of them (``ties="all"``).
 An engine over a native reader answers all of it in one question (``csrc/reader/reader.cpp``). Here is the long way, for other
 kinds, for ties and for the support: rows without filters are drawn by the engine's own search for the largest key, others from
 the classes that are kept.
@@ -41,7 +42,8 @@ ADVICE = {"temperature": "for the likeliest class, topk(k=1)"} | dict.fromkeys((
 
 
 class Rules(NamedTuple):
-    """``[batch]`` each: what every row is drawn by; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off."""
+    """``[batch]`` each: what every row is drawn by; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off. ``last``: of all rows,
+    filters go by temperature 1."""
 
     temperature: list[float]
     top_k: list[int]
@@ -49,19 +51,21 @@ class Rules(NamedTuple):
     min_p: list[float]
     seed: list[int]
     position: list[int]
+    last: bool = False
 
     def of(self, rows: list[int]) -> Rules:
-        return Rules(*([part[row] for row in rows] for part in self))  # type: ignore[arg-type]
+        return Rules(*([part[row] for row in rows] for part in self[:-1]), self.last)  # type: ignore[arg-type, call-arg]
 
     def sieve(self, row: int) -> Sieve:
-        return Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row])
+        found = Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row])
+        return found._replace(temperature=1.0) if self.last and not found.keeps_all else found
 
     def filters(self, row: int, n: int, class0: int) -> Filters:
         """For rows that count up from ``row``."""
         return Filters(n, *self.sieve(row)[:4], self.seed[row], self.position[row], class0)
 
 
-def rules_of(batch: int, vocab: int, seed: Any, position: Any, **filters: Any) -> Rules:
+def rules_of(batch: int, vocab: int, seed: Any, position: Any, last: bool, **filters: Any) -> Rules:
     """One number, or one for each row, of everything; a fresh seed and positions 0, 1, ... where there is none."""
     off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
     each: dict[str, list[Any]] = {}
@@ -71,7 +75,7 @@ def rules_of(batch: int, vocab: int, seed: Any, position: Any, **filters: Any) -
     each["top_k"] = [k if k < vocab else 0 for k in each["top_k"]]  # to keep all is no filter
     each["seed"] = _each(secrets.randbits(64) if seed is None else seed, batch, "seed", whole)
     each["position"] = list(range(batch)) if position is None else _each(position, batch, "position", whole)
-    return Rules(**each)
+    return Rules(**each, last=last)
 
 
 def is_each(given: Any) -> bool:
@@ -120,8 +124,9 @@ def sample(
     mask = class_mask(allowed, exclude, len(rows), vocab)
     check_some_left(mask)
     aim = aimed(eps, engine.promise, form)
-    noise = [np.array(part, np.uint64) for part in rules[4:]]
-    engine.agree(("sample", rows, n, *(np.array(part, np.float64) for part in rules[:4]), *noise, aim, ties, support))
+    noise = [np.array(part, np.uint64) for part in rules[4:6]]
+    warmth = [np.array(part, np.float64) for part in rules[:4]]
+    engine.agree(("sample", rows, n, *warmth, *noise, rules.last, aim, ties, support))
     if ties == "ids" and not support and len(rows):
         lefts = [] if mask is None or len(mask) == 1 else all_left(mask)
         few = np.array([few_enough(left, vocab) for left in lefts], bool)
@@ -145,7 +150,7 @@ def _drawn(
     support: bool = False,
 ) -> Sample:  # fmt: skip
     """What kinds without a question of their own for draws answer."""
-    whole_answer = support or math.isfinite(aim) or ties == "all"
+    whole_answer = support or math.isfinite(aim) or ties == "all" or rules.last
     found = _Draws(engine, rows, n, rules, class0, mask, aim)
     each = range(len(rows))
     sifted = [row for row in each if whole_answer and not rules.sieve(row).keeps_all]

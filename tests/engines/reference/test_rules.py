@@ -162,6 +162,49 @@ def test_draws_are_those_of_the_nucleus(
     assert (drawn.proved[:, 0] | ~drawn.cost.dense).all() and drawn.cost.rows.mean() < 3 * VOCAB / 4
 
 
+@pytest.mark.parametrize("filters", [{"top_p": 0.95}, {"top_p": 0.5}, {"min_p": 0.05}, {"top_k": 30, "top_p": 0.9}], ids=str)
+def test_where_the_temperature_comes_last_filters_go_by_temperature_one(
+    engine: hl.Engine, layer: hl.Layer, hidden: np.ndarray, filters: dict[str, Any]
+) -> None:
+    """Each row at a temperature of its own: the largest key at that, of what is kept at another."""
+    warmth, ids = np.linspace(0.4, 2.5, QUERIES), np.arange(VOCAB)
+    cut = filters.get("top_k", 0), filters.get("top_p", 1.0), filters.get("min_p", 0.0)
+    z = hidden @ layer.weight.astype(np.float64).T + layer.bias
+    how: dict[str, Any] = {"seed": 9, "eps": np.inf, "temperature_last": True, **filters}
+    each = engine.sample(hidden, temperature=warmth, **how)
+    for row in range(0, QUERIES, 7):
+        assert engine.sample(hidden[[row]], temperature=warmth[row], position=row, **how).ids == each.ids[[row]]
+    wrong = other = 0
+    for row, one in enumerate(z):
+        inside, before = kept(one, one, *cut), kept(one, one / warmth[row], *cut)
+        keys = one / warmth[row] + gumbels(9, row, 0, ids)
+        wrong += int(each.ids[row, 0] != inside[np.argmax(keys[inside])])
+        other += int(inside[np.argmax(keys[inside])] != before[np.argmax(keys[before])])
+    check_rate(wrong, QUERIES, 0.01)
+    assert other > 0, "another order would draw the same"
+
+
+@pytest.mark.parametrize("kind", ["codes", "full", "numpy"])
+def test_a_temperature_that_comes_last_has_log_probabilities_too(
+    layer: hl.Layer, hidden: np.ndarray, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the temperature, as those of a temperature that comes first: only what is kept is another."""
+    if kind == "numpy":
+        monkeypatch.setenv("HEADLONG_ISA", "numpy")
+    engine = hl.compile(layer, "full" if kind == "full" else "codes", delta=0)
+    found = engine.sample(hidden[:6], 3, temperature=0.6, top_p=0.8, seed=2, temperature_last=True, support=True)
+    bounds = found.support.offsets
+    for row, one in enumerate(hidden[:6] @ layer.weight.astype(np.float64).T + layer.bias):
+        inside = kept(one, one, 0, 0.8, 0.0)
+        np.testing.assert_array_equal(found.support.ids[bounds[row] : bounds[row + 1]], np.sort(inside))
+        x = one / 0.6
+        log_probs = x - np.logaddexp.reduce(x)
+        np.testing.assert_allclose(found.log_probs[row], log_probs[found.ids[row]], rtol=0, atol=found.error[row])
+        np.testing.assert_allclose(found.kept[row], np.logaddexp.reduce(log_probs[inside]), rtol=0, atol=found.error[row])
+        keys = [x + gumbels(2, row, draw, np.arange(VOCAB)) for draw in range(3)]
+        assert found.ids[row].tolist() == [int(inside[np.argmax(key[inside])]) for key in keys]
+
+
 def test_without_a_delta_every_draw_is_proved(
     layer: hl.Layer, hidden: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from headlong.errors import IdError, InputError, OptionError
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
+from headlong.integrations.llama_cpp.decoding import Decoder, Progress  # noqa: E402
 from headlong.integrations.llama_cpp.head import Head  # noqa: E402
 from headlong.integrations.llama_cpp.picking import Row  # noqa: E402
 from headlong.integrations.llama_cpp.settings import Settings  # noqa: E402
@@ -117,6 +120,33 @@ def test_draws_have_the_references_distribution(head: Head, size: float, case: s
         if wanted[-1] * count < 5:
             seen, wanted = np.append(seen[:-2], seen[-2:].sum()), np.append(wanted[:-2], wanted[-2:].sum())
         assert stats.chisquare(seen, wanted / wanted.sum() * seen.sum()).pvalue > 1e-4
+
+
+def counted(verb: Any, asked: list[str]) -> Any:
+    return lambda *given, **more: (asked.append(verb.__name__), verb(*given, **more))[1]
+
+
+@pytest.mark.parametrize("case", [case for case, settings in sorted(CASES.items()) if settings.get("top_k") == 0])
+@pytest.mark.parametrize("size", [SHARP, FLAT])
+def test_a_step_without_edits_is_one_question_whatever_the_temperature(
+    head: Head, size: float, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters by temperature 1 and the draw at another are found together."""
+    settings, hidden = Settings(**CASES[case], seed=4), hidden_of(size)
+    asked: list[str] = []
+    for verb in ("topk", "lse", "log_prob", "sample"):
+        monkeypatch.setattr(head.engine, verb, counted(getattr(head.engine, verb), asked))
+    count = 4 * DRAWS
+    decoder = Decoder(SimpleNamespace(lock=nullcontext()), None, head, count)  # type: ignore[arg-type]
+    rows = [Progress([1], number, 1, None) for number in range(count)]
+    drawn = np.bincount(decoder.picker(rows, settings)(rows, np.repeat(hidden, count, axis=0)), minlength=VOCAB)
+    assert asked == ["sample"]
+    expected = reference(head.engine.layer.weight.astype(np.float64) @ hidden[0], settings)
+    assert not drawn[expected == 0].any(), "a token that the filters rule out"
+    often = expected * count >= 5
+    seen, wanted = (np.append(part[often], part[~often].sum()) for part in (drawn, expected * count))
+    full = wanted >= 5
+    assert stats.chisquare(seen[full], wanted[full] * seen[full].sum() / wanted[full].sum()).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("edits", sorted(EDITS))

@@ -26,7 +26,7 @@ from headlong.integrations.llama_cpp.chained import ChainedRow
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import NOTHING as NOTHING_READ
 from headlong.integrations.llama_cpp.head import Head
-from headlong.integrations.llama_cpp.picking import FIRST, NOTHING, Listed, Row, draw_listed, kept, top, weighing
+from headlong.integrations.llama_cpp.picking import FIRST, Listed, Row, draw_listed, top
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.layers.gguf_file import EMBEDDING, GgufFile
 from headlong.randomness import stream
@@ -260,9 +260,8 @@ class Decoder:
         edits = settings.moving or any(row.grammar is not None for row in rows)
         if settings.greedy and not edits:
             return lambda active, hidden: [int(token) for token in head.likeliest(hidden)]
-        filtered = settings.top_p < 1 or settings.min_p > 0
         edits |= settings.chained
-        if settings.top_k <= 0 and (settings.temperature == 1 or not filtered) and not edits:
+        if settings.top_k <= 0 and not edits:
             return self._drawing(settings, seed)
         noise = {row.voice: stream("tokens", seed, row.voice) for row in rows}
 
@@ -282,18 +281,7 @@ class Decoder:
                 found.append(one.pick(noise[row.voice]))
             return found
 
-        def keeping(active: list[Progress], hidden: Singles) -> list[int]:
-            lists = [weighing(Listed(*pair, float(pair[1][-1]))) for pair in zip(*head.best(hidden, FIRST), strict=True)]
-            drawn: Any = [NOTHING] * len(active)
-            if not all(kept(one, settings).covered for one in lists):
-                drawn, _ = head.draw(hidden, seed, self._places(active), temperature=settings.temperature)
-            each_one = (Row(head, hidden[at : at + 1], settings, []) for at in range(len(active)))
-            found = zip(each_one, active, lists, drawn, strict=True)
-            return [one.kept_draw(noise[row.voice], best, int(token)) for one, row, best, token in found]
-
-        if edits or head.vocab <= FIRST:
-            return each
-        return listing if settings.top_k > 0 else keeping
+        return each if edits or head.vocab <= FIRST else listing
 
     def _places(self, active: list[Progress]) -> Any:
         """Positions of draws: each sequence and each of its tokens has noise of its own."""
@@ -301,7 +289,7 @@ class Decoder:
         return found[0] if len(found) == 1 else np.array(found)
 
     def _drawing(self, settings: Settings, seed: int) -> Callable[[list[Progress], Singles], list[int]]:
-        """Draws by the engine with all filters: at temperature 1 their order is of no account."""
+        """Draws by the engine with all filters."""
         filters = {} if settings.top_p >= 1 else {"top_p": max(settings.top_p, 1e-12)}
         filters |= {"min_p": settings.min_p} if settings.min_p > 0 else {}
 

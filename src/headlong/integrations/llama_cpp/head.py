@@ -139,11 +139,11 @@ class Head:
         return given - np.asarray(top.lse, np.float64)[rows], np.asarray(top.error, np.float64)[rows], top.ids[rows, 0] == ids
 
     def draw(self, hidden: Any, seed: int, positions: Any, **filters: Any) -> tuple[Ids, Doubles]:
-        """One class of each row after temperature, top_p and min_p, and its ``x / temperature`` + Gumbel noise.
+        """One class of each row after top_p, min_p and then temperature, and its ``x / temperature`` + Gumbel noise.
 
         Row ``i`` has the noise of ``(seed, positions[i])``, whatever the other rows are; one row's may be a number.
         """
-        drawn = self.engine.sample(hidden, seed=seed, position=positions, eps=math.inf, **filters)
+        drawn = self.engine.sample(hidden, seed=seed, position=positions, eps=math.inf, temperature_last=True, **filters)
         self.cost = drawn.cost
         return np.asarray(drawn.ids)[:, 0], np.asarray(drawn.score)[:, 0]
 
