@@ -29,7 +29,7 @@ class BoundBlocks {
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
                 nb::tuple turns, int64_t look, nb::sequence edges, ArrayOf<int32_t> order,
                 nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double most,
-                const std::string& isa, std::optional<nb::tuple> rays, double trial, double most_norm) {
+                const std::string& isa, double trial, double most_norm) {
         const Level& level = level_of(isa);
         b_.kernels = level.kernels, b_.looks = level.looks;
         const StoredRows rows = rows_of(weight, name);
@@ -53,20 +53,17 @@ class BoundBlocks {
             behind += b_.edges[s] >= b_.width;
         }
         check(b_.rest_lost.size() == 3 * behind, "three losses for every segment behind the head");
-        if (rays) take_rays(*rays);
         for (nb::handle level : levels) take_level(level);
         check(!b_.levels.empty(), "there is a level");
-        if (rays) check_rays();
         check(static_cast<int64_t>(order.size()) == b_.levels.back().groups * kNeighbours, "order: sixteen for every block");
         for (size_t i = 0; i < order.size(); ++i) check(order.data()[i] >= -1 && order.data()[i] < b_.vocab, "order holds ids");
         b_.order = order.data();
-        take_places(order.data(), static_cast<int64_t>(order.size()));
         check_levels();
         take_gain();
         if (closer) take_closer(*closer);
         take_shared(shared[0], b_.shared);
         take_shared(shared[1], b_.closer_shared);
-        keep_ = nb::make_tuple(weight, bias, mean, centre, turns, order, levels, closer, rays);
+        keep_ = nb::make_tuple(weight, bias, mean, centre, turns, order, levels, closer);
     }
 
     // FoundByBlocks: ids, logits [count][k] (-1 and -inf where there are fewer), rows, bytes, opened, done [count].
@@ -101,7 +98,6 @@ class BoundBlocks {
     // Searches more classes after its own, in a tree that bounds the same coordinates. Calls take no mask then.
     void put_next(nb::object other) {
         const Blocks& more = nb::cast<const BoundBlocks&>(other).b_;
-        check(b_.rays == nullptr && more.rays == nullptr, "rays have no second tree");
         check(more.dim == b_.dim && more.width == b_.width && more.look == b_.look && more.edges == b_.edges &&
                   more.closer_from == b_.closer_from && more.closer_shape.count == b_.closer_shape.count && more.next == nullptr,
               "trees side by side bound the same coordinates");
@@ -141,52 +137,20 @@ class BoundBlocks {
     void take_level(nb::handle entry) {
         const auto level = nb::cast<nb::tuple>(entry);
         const auto records = nb::cast<Bytes>(level[0]);
-        BlockLevel one{records.data(), 0, {}};
-        const int64_t tails = static_cast<int64_t>(b_.edges.size()) + 1;
-        if (b_.rays == nullptr) one.shape = shape_of(level[1]);
-        else one.shape = b_.levels.empty() ? RecordShape{0, tails, kRayNodeNumbers} : RecordShape{2, tails, kRayNumbers};
+        BlockLevel one{records.data(), 0, shape_of(level[1])};
         check(records.ndim() == 2 && static_cast<int64_t>(records.shape(1)) == one.shape.group_bytes(), "records [groups, bytes]");
         one.groups = static_cast<int64_t>(records.shape(0));
         b_.levels.push_back(one);
     }
 
-    // Which places have a class, if one has none whose bound may reach a threshold: a ray ends where it ends.
-    void take_places(const int32_t* order, int64_t count) {
-        const auto none = [](int32_t id) { return id < 0; };
-        if (b_.rays == nullptr && std::none_of(order, order + std::min(b_.vocab, count), none)) return;
-        filled_.assign(count / kNeighbours, 0);
-        for (int64_t i = 0; i < count; ++i) filled_[i / kNeighbours] |= static_cast<uint16_t>(!none(order[i]) << (i % kNeighbours));
-        b_.filled = filled_.data();
-    }
-
-    // directions [dim, count] in tiles and their scales, and the direction of each node.
-    void take_rays(const nb::tuple& rays) {
-        const auto directions = nb::cast<ArrayOf<int8_t>>(rays[0]);
-        const auto scale = nb::cast<Floats>(rays[1]);
-        const auto owner = nb::cast<ArrayOf<uint16_t>>(rays[2]);
-        b_.ray_count = static_cast<int64_t>(scale.size());
-        check(b_.ray_count % kNeighbours == 0 && static_cast<int64_t>(directions.size()) == b_.dim * b_.ray_count && b_.width == b_.dim,
-              "rays: tiles of [dim, a multiple of 16] in all coordinates");
-        for (size_t i = 0; i < owner.size(); ++i) check(owner.data()[i] < b_.ray_count, "a node lies on a ray");
-        check(static_cast<int64_t>(b_.edges.size()) + 1 <= kMostTails, "lengths of a record");
-        b_.rays = directions.data();
-        b_.ray_scale = scale.data();
-        b_.owner = owner.data();
-        owners_ = static_cast<int64_t>(owner.size());
-    }
-
-    void check_rays() const {
-        check(b_.levels.size() == 2 && owners_ == b_.levels[0].groups * kNeighbours, "nodes of rays, and their classes");
-    }
-
     // Every node has its children, the last level's nodes are places, and every record has the lengths of a query.
     void check_levels() const {
-        const auto tails = static_cast<int64_t>(b_.edges.size()) + (b_.rays == nullptr ? 0 : 1);
+        const auto tails = static_cast<int64_t>(b_.edges.size());
         for (size_t l = 0; l < b_.levels.size(); ++l) {
             const BlockLevel& level = b_.levels[l];
             const bool last = l + 1 == b_.levels.size();
             check(level.groups >= 1 && level.shape.tails == tails, "a record has a length for every segment, and one more");
-            check(b_.rays != nullptr || level.shape.count == (last ? b_.look : 2 * b_.look), "a box has two codes for every coordinate of a class");
+            check(level.shape.count == (last ? b_.look : 2 * b_.look), "a box has two codes for every coordinate of a class");
             if (last) continue;
             const int64_t below = b_.levels[l + 1].groups;
             check(level.groups == (below + kNeighbours - 1) / kNeighbours, "a record for every sixteen below");
@@ -204,18 +168,14 @@ class BoundBlocks {
     void take_gain() {
         const BlockLevel& root = b_.levels.front();
         const int64_t first = (root.shape.count + root.shape.tails) * kNeighbours;
-        double along = 0;  // of a product with the direction of a ray
-        for (int64_t r = 0; r < b_.ray_count; ++r) along = std::max(along, 127.0 * static_cast<double>(b_.dim) * b_.ray_scale[r]);
         for (int64_t n = 0; n < root.groups * kNeighbours; ++n) {
-            float numbers[4] = {0, 0, 0, 0};
+            float numbers[3];  // scale, unit, base
             const uint8_t* at = root.records + n / kNeighbours * root.shape.group_bytes() + first + n % kNeighbours * 4;
-            for (int64_t i = 0; i < root.shape.numbers / 4; ++i) std::memcpy(&numbers[i], at + i * 64, 4);
-            const bool rays = b_.rays != nullptr;
-            const double base = numbers[2], unit = numbers[rays ? 3 : 1];
-            if (base == -std::numeric_limits<double>::infinity()) continue;
-            const double coded = rays ? along * std::max(std::fabs(numbers[0]), std::fabs(numbers[1])) : 127.0 * static_cast<double>(b_.look) * numbers[0];
-            b_.gain = std::max(b_.gain, coded + 255.0 * static_cast<double>(root.shape.tails) * unit);
-            b_.largest = std::max(b_.largest, std::fabs(base));
+            for (int64_t i = 0; i < 3; ++i) std::memcpy(&numbers[i], at + i * 64, 4);
+            if (numbers[2] == -std::numeric_limits<float>::infinity()) continue;
+            const double coded = 127.0 * static_cast<double>(b_.look) * numbers[0];
+            b_.gain = std::max(b_.gain, coded + 255.0 * static_cast<double>(root.shape.tails) * numbers[1]);
+            b_.largest = std::max<double>(b_.largest, std::fabs(numbers[2]));
         }
     }
 
@@ -227,10 +187,6 @@ class BoundBlocks {
                   records.shape(0) == static_cast<size_t>(b_.levels.back().groups * kNeighbours), "closer [places, bytes]");
         const auto segments = static_cast<int64_t>(b_.edges.size()) - 1;
         b_.closer = records.data();
-        if (b_.rays != nullptr) {
-            check(b_.closer_shape.count == b_.width && b_.closer_shape.tails == 2, "a closer look at a ray has all coordinates and two lengths");
-            return;
-        }
         check(b_.closer_shape.count == b_.width - b_.look, "a closer look has the coordinates behind those of a block");
         check(b_.closer_from >= 0 && b_.closer_from <= segments && b_.closer_shape.tails == segments - b_.closer_from + 1, "lengths of a closer look");
     }
@@ -242,8 +198,6 @@ class BoundBlocks {
     }
 
     Blocks b_;
-    std::vector<uint16_t> filled_;
-    int64_t owners_ = 0;
     nb::object keep_, names_, there_, next_;
 };
 
@@ -261,10 +215,10 @@ void bind_blocks(nb::module_& m) {
     nb::class_<BoundBlocks>(m, "Blocks")
         .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Doubles, std::optional<Doubles>, nb::tuple, int64_t,
                       nb::sequence, ArrayOf<int32_t>, nb::sequence, std::optional<nb::tuple>,
-                      nb::tuple, double, const std::string&, std::optional<nb::tuple>, double, double>(),
+                      nb::tuple, double, const std::string&, double, double>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
              nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
-             nb::arg("most"), nb::arg("isa"), nb::arg("rays").none() = nb::none(), nb::arg("trial") = kInf,
+             nb::arg("most"), nb::arg("isa"), nb::arg("trial") = kInf,
              nb::arg("most_norm") = 0.0)
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))
         .def_prop_ro("capsule", &BoundBlocks::capsule)

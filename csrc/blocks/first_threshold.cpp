@@ -19,30 +19,12 @@ void OneQuery::roots(int sharing) {
     w_.bounds.resize(root.groups * kNeighbours);
     bounds_ = w_.bounds.data();
     if (b_->levels.size() == 1) return;  // its nodes are classes
-    if (b_->rays != nullptr) return ray_roots(sharing);
     float est[kNeighbours];
     const int64_t bytes = root.shape.group_bytes();
     for (int64_t g = 0; g < root.groups; ++g) {
         b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
     }
     answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
-}
-
-// The same where nodes are pieces of rays: one product with every direction, and the ends of each node along its own.
-void OneQuery::ray_roots(int sharing) {
-    const BlockLevel& root = b_->levels[0];
-    const int64_t bytes = root.shape.group_bytes();
-    w_.ends.resize(b_->ray_count);
-    b_->looks->spread(b_->rays, b_->dim, b_->ray_count, own_.x, w_.ends.data());
-    for (int64_t r = 0; r < b_->ray_count; ++r) w_.ends[r] *= b_->ray_scale[r];
-    ends_ = w_.ends.data();
-    float ends[kNeighbours];
-    for (int64_t g = 0; g < root.groups; ++g) {
-        for (int c = 0; c < kNeighbours; ++c) ends[c] = ends_[b_->owner[g * kNeighbours + c]];
-        b_->looks->ray_nodes(root.records + g * bytes, root.shape, box_, ends, &w_.bounds[g * kNeighbours]);
-    }
-    const int64_t directions = b_->ray_count * (b_->dim + 4), nodes = root.groups * (bytes + 2 * kNeighbours);
-    answer_.bytes += static_cast<double>(directions + nodes) / sharing;
 }
 
 // A second tree has the threshold of the trees before it.
@@ -119,8 +101,7 @@ void OneQuery::look_at_lucky(size_t start, size_t stop) {
         const int32_t group = one.place / kNeighbours;
         const uint8_t* record = leaves.records + group * bytes;
         float est[kNeighbours], upper[kNeighbours];
-        if (b_->rays == nullptr) b_->looks->sixteen(record, leaves.shape, own_, kLowest, est, upper);
-        else b_->looks->ray(record, leaves.shape, own_, ends_[b_->owner[group]], kLowest, est, upper);
+        b_->looks->sixteen(record, leaves.shape, own_, kLowest, est, upper);
         answer_.bytes += static_cast<double>(bytes);
         if (!key.may_win(key.lucky[one.which], upper[one.place % kNeighbours])) continue;
         if (b_->closer != nullptr) prefetch(b_->closer + one.place * closer_bytes_, closer_bytes_);

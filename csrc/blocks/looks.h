@@ -14,15 +14,11 @@ constexpr int kMostTails = 16;   // lengths of a record
 //     int8 codes [count][16], uint8 lengths [tails][16], float32 scale [16], unit [16], base [16]
 // and one class by itself:
 //     int8 codes [count], uint8 lengths [tails], float32 scale, unit
-// Where bounds go by rays (previews/blocks/rays.py), the records of sixteen classes and of sixteen nodes are
-//     int8 scales [16], uint8 bases [16], uint8 lengths [tails][16], float32 unit of the scales, of the bases, least base, unit
-//     uint8 lengths [tails][16], float32 highest [16], lowest [16], base [16], unit [16]
 struct RecordShape {
-    int64_t count = 0, tails = 0, numbers = 12;  // numbers: bytes of float32 for each of the sixteen
-    int64_t group_bytes() const { return (count + tails + numbers) * kNeighbours; }
+    int64_t count = 0, tails = 0;
+    int64_t group_bytes() const { return (count + tails + 12) * kNeighbours; }
     int64_t class_bytes() const { return count + tails + 8; }
 };
-constexpr int64_t kRayNumbers = 1, kRayNodeNumbers = 16;
 
 // The query's side of a record: its coordinates, the lengths of its segments (rounded up), and what every bound gets on top.
 struct LookQuery {
@@ -37,13 +33,12 @@ struct OpenClasses {
 };
 
 // Blocks that one query opens, those with the highest bounds first: records [groups] of `shape`, bounds of their nodes, and which of
-// their classes may be answered (null: all). Of rays: the direction of each, and products with the directions.
+// their classes may be answered (null: all).
 struct BlockList {
     const uint8_t* records = nullptr;
     RecordShape shape;
     const float* bounds = nullptr;
-    const uint16_t *filled = nullptr, *there = nullptr, *owner = nullptr;
-    const float* ends = nullptr;
+    const uint16_t* there = nullptr;
     const uint8_t* closer = nullptr;  // records of single classes, of so many bytes, that will be needed
     int64_t closer_bytes = 0;
     const int32_t* groups = nullptr;
@@ -59,11 +54,6 @@ struct Looks {
     // est[c] = base[c] + scale[c] <codes c, x> + add;  upper[c] = est[c] + unit[c] <lengths c, lengths> + slack.
     // Returns a bit for every neighbour whose upper end reaches tau.
     uint32_t (*sixteen)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float tau, float* est, float* upper);
-    // The same of sixteen multiples of one direction, whose product with x is `end`:
-    // est[c] = least + unit_b base c + add + scale c end.
-    uint32_t (*ray)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float end, float tau, float* est, float* upper);
-    // upper[c] = base[c] + add + max(highest[c] ends[c], lowest[c] ends[c]) + unit[c] <lengths c, lengths> + slack.
-    void (*ray_nodes)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, const float* ends, float* upper);
     // The same of one class on top of `est`, which it had from before; its upper end is returned.
     float (*closer)(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float* est);
     // out[c] = sum_j x[j] codes[j][c] for c < n, n a multiple of 16; codes in tiles [n / kSpread][rows][kSpread], and behind these
@@ -76,7 +66,7 @@ struct Looks {
     // The classes from place `first` on that have a bit in `open`, at the front of `to`, which has room for sixteen: zeros behind them.
     // Returns how many. (A query opens a hundred blocks with one or two such classes in each: a branch for each would be guessed wrong.)
     int64_t (*taken)(uint32_t open, int32_t first, const float* est, const float* upper, const OpenClasses& to);
-    // `sixteen` or `ray`, then `taken`, of blocks whose bounds reach tau, until `most` classes were found; `to` has room for sixteen more.
+    // `sixteen`, then `taken`, of blocks whose bounds reach tau, until `most` classes were found; `to` has room for sixteen more.
     BlocksOpened (*opened)(const BlockList& list, const LookQuery& query, float tau, int64_t most, const OpenClasses& to);
     // `closer` of those of `count` classes whose upper end reaches tau, in place; returns how many.
     int64_t (*closer_of)(const uint8_t* records, const RecordShape& shape, const LookQuery& query, float tau, const OpenClasses& of, int64_t count);

@@ -16,48 +16,14 @@ inline F16 sums(const uint8_t* rows, int64_t count, const float* x) {
 
 constexpr int32_t kPlaces[kNeighbours] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Of sixteen classes.
-struct Bounds16 {
-    F16 middle, top;
-};
-
-inline Bounds16 of_box(const uint8_t* record, const RecordShape& shape, const LookQuery& query) {
+uint32_t sixteen(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float tau, float* est, float* upper) {
     const uint8_t* lengths = record + shape.count * kNeighbours;
     const uint8_t* numbers = lengths + shape.tails * kNeighbours;
     const F16 scale = got<F16>(numbers), unit = got<F16>(numbers + 64), base = got<F16>(numbers + 128);
     const F16 middle = base + query.add + scale * sums<Codes16>(record, shape.count, query.x);
-    return {middle, middle + (unit * sums<Lengths16>(lengths, shape.tails, query.lengths) + query.slack)};
-}
-
-inline Bounds16 of_ray(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float end) {
-    const uint8_t* lengths = record + 2 * kNeighbours;
-    float numbers[4];  // unit of the scales, of the bases, least base, unit
-    std::memcpy(numbers, lengths + shape.tails * kNeighbours, sizeof(numbers));
-    const F16 base = floats(got<Lengths16>(record + kNeighbours)) * numbers[1] + numbers[2];
-    const F16 middle = base + query.add + floats(got<Codes16>(record)) * (numbers[0] * end);
-    return {middle, middle + (sums<Lengths16>(lengths, shape.tails, query.lengths) * numbers[3] + query.slack)};
-}
-
-inline uint32_t written(const Bounds16& of, float tau, float* est, float* upper) {
-    put(est, of.middle);
-    put(upper, of.top);
+    put(est, middle);
+    put(upper, middle + (unit * sums<Lengths16>(lengths, shape.tails, query.lengths) + query.slack));
     return reaching(upper, tau);
-}
-
-uint32_t sixteen(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float tau, float* est, float* upper) {
-    return written(of_box(record, shape, query), tau, est, upper);
-}
-
-uint32_t ray(const uint8_t* record, const RecordShape& shape, const LookQuery& query, float end, float tau, float* est, float* upper) {
-    return written(of_ray(record, shape, query, end), tau, est, upper);
-}
-
-void ray_nodes(const uint8_t* record, const RecordShape& shape, const LookQuery& query, const float* ends, float* upper) {
-    const uint8_t* numbers = record + shape.tails * kNeighbours;
-    const F16 end = got<F16>(ends), high = got<F16>(numbers) * end, low = got<F16>(numbers + 64) * end;
-    const F16 base = got<F16>(numbers + 128), unit = got<F16>(numbers + 192);
-    const F16 top = base + query.add + larger(high, low) + (unit * sums<Lengths16>(record, shape.tails, query.lengths) + query.slack);
-    put(upper, top);
 }
 
 inline float total_of(const F16& sum) {
@@ -188,7 +154,7 @@ inline void ask_for(const uint8_t* from, int64_t bytes) {
 }
 
 BlocksOpened opened(const BlockList& list, const LookQuery& query, float tau, int64_t most, const OpenClasses& to) {
-    const int64_t bytes = (list.shape.count + list.shape.tails + list.shape.numbers) * kNeighbours;
+    const int64_t bytes = list.shape.group_bytes();
     BlocksOpened out;
     while (out.passed < list.count && out.found < most) {
         if (out.passed + kAhead < list.known) ask_for(list.records + list.groups[out.passed + kAhead] * bytes, bytes);
@@ -197,9 +163,7 @@ BlocksOpened opened(const BlockList& list, const LookQuery& query, float tau, in
         const uint8_t* record = list.records + group * bytes;
         float est[kNeighbours], upper[kNeighbours];
         ++out.opened;
-        uint32_t open = list.owner == nullptr ? written(of_box(record, list.shape, query), tau, est, upper)
-                                              : written(of_ray(record, list.shape, query, list.ends[list.owner[group]]), tau, est, upper);
-        if (list.filled != nullptr) open &= list.filled[group];
+        uint32_t open = sixteen(record, list.shape, query, tau, est, upper);
         if (list.there != nullptr) open &= list.there[group];
         int32_t* places = to.places + out.found;
         out.found += taken(open, group * kNeighbours, est, upper, {places, to.est + out.found, to.upper + out.found});
@@ -223,4 +187,4 @@ int64_t closer_of(const uint8_t* records, const RecordShape& shape, const LookQu
     return looked;
 }
 
-constexpr Looks kLooks = {sixteen, ray, ray_nodes, closer, spread, listed, largest, taken, opened, closer_of};
+constexpr Looks kLooks = {sixteen, closer, spread, listed, largest, taken, opened, closer_of};

@@ -61,7 +61,6 @@ void OneQuery::join(const OneQuery& first, float floor, std::atomic<float>& thre
     own_ = first.own_;
     closer_ = first.closer_;
     bounds_ = first.bounds_;
-    ends_ = first.ends_;
     seeded_ = first.seeded_;
     tau_ = floor;
     full_ = draws();
@@ -96,7 +95,6 @@ uint32_t OneQuery::open(const uint8_t* record, const RecordShape& shape, double 
 
 // Those of a block whose classes are there and not masked.
 uint32_t OneQuery::sieve(uint32_t open, int32_t group) const {
-    if (b_->filled != nullptr) open &= b_->filled[group];
     if (b_->there != nullptr) open &= b_->there[group];
     if (mask_ == nullptr) return open;
     for (uint32_t left = open; left != 0; left &= left - 1) {
@@ -111,8 +109,7 @@ void OneQuery::leaf(int32_t group, double bytes) {
     float est[kNeighbours], upper[kNeighbours];
     if (shared_ != nullptr) tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
     const uint8_t* record = here.records + group * here.shape.group_bytes();
-    const uint32_t open = b_->rays == nullptr ? b_->looks->sixteen(record, here.shape, own_, tau_, est, upper)
-                                              : b_->looks->ray(record, here.shape, own_, ends_[b_->owner[group]], tau_, est, upper);
+    const uint32_t open = b_->looks->sixteen(record, here.shape, own_, tau_, est, upper);
     ++opened_;
     answer_.bytes += bytes;
     Pending& to = w_.pending;
@@ -128,7 +125,7 @@ void OneQuery::leaf(int32_t group, double bytes) {
 void OneQuery::leaves(const std::vector<int32_t>& groups, int64_t start, int64_t stop) {
     const BlockLevel& here = b_->levels.back();
     const int64_t bytes = here.shape.group_bytes(), known = static_cast<int64_t>(groups.size());
-    BlockList list{here.records, here.shape, bounds_, b_->filled, b_->there, b_->owner, ends_, b_->closer, closer_bytes_, nullptr, 0, 0};
+    BlockList list{here.records, here.shape, bounds_, b_->there, b_->closer, closer_bytes_, nullptr, 0, 0};
     if (b_->closer == nullptr) list.closer_bytes = 0;
     while (start < stop) {
         if (!full_ || mask_ != nullptr) {

@@ -49,7 +49,7 @@ struct Pending {
 // What a query needs, kept from call to call.
 struct Work {
     RotatedQuery rotated;
-    std::vector<float> bounds, ends;  // ends: products with the directions of rays
+    std::vector<float> bounds;
     std::vector<float> below, scratch;  // bounds of nodes on the way to the first threshold, and what choosing among them takes
     std::vector<int32_t> next, chosen, room;  // room: only grows, so that nothing in it has to be set
     std::vector<uint8_t> bins;
@@ -113,7 +113,6 @@ class OneQuery {
     float threshold() const;
     bool is_there(int32_t row) const { return row >= 0 && (mask_ == nullptr || mask_[row] != 0); }
     void roots(int sharing);
-    void ray_roots(int sharing);
     void seed();
     void first_blocks();
     void first_rows();
@@ -139,7 +138,7 @@ class OneQuery {
     TrueOrder order_, near_;
     double dropped_ = -std::numeric_limits<double>::infinity();
     LookQuery box_{}, own_{}, closer_{};
-    const float *bounds_ = nullptr, *ends_ = nullptr;
+    const float* bounds_ = nullptr;
     const uint64_t* seeded_ = nullptr;
     std::atomic<float>* shared_ = nullptr;
     float tau_ = kLowest;

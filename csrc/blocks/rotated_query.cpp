@@ -62,7 +62,7 @@ bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     const float slack = up(std::fabs(add) * 0x1p-20 + 0x1p-100);
     box = {signs_.data(), lengths_.data(), static_cast<float>(add), slack};
     own = {x_.data(), lengths_.data(), static_cast<float>(add), slack};
-    closer = {x_.data() + (b.rays == nullptr ? b.look : 0), closer_lengths_.data(), 0, slack};
+    closer = {x_.data() + b.look, closer_lengths_.data(), 0, slack};
     bytes = static_cast<double>(dim * width * (b.rest == nullptr ? 1 : 2)) * item_bytes(b.rotation_kind) +
             static_cast<double>(dim * b.rest_width);
     return holds(b, lengths);
@@ -81,15 +81,11 @@ float RotatedQuery::add_lengths(const Blocks& b) {
     const double halves[4] = {norm(x, 0, b.look), norm(x, b.look, b.width), 1, length_};
     lengths_.clear();
     closer_lengths_.clear();
-    if (b.rays != nullptr) {  // what is left of a class beside its ray has coordinates from the first on
-        lengths_.push_back(up(halves[0] * (1 + 0x1p-18)));
-        closer_lengths_.push_back(up(norm(x, 0, b.width) * (1 + 0x1p-18)));
-    }
     for (size_t s = 0, behind = 0; s + 1 < b.edges.size(); ++s) {
         const double exact = b.edges[s] < b.width ? norm(x, b.edges[s], b.edges[s + 1]) : rest_lengths_[behind++];
         const float size = up(exact * (1 + 0x1p-18));
         lengths_.push_back(size);
-        if (b.rays == nullptr && static_cast<int64_t>(s) >= b.closer_from) closer_lengths_.push_back(size);
+        if (static_cast<int64_t>(s) >= b.closer_from) closer_lengths_.push_back(size);
     }
     double shared = 0, closest = 0;
     for (int h = 0; h < 4; ++h) {

@@ -62,15 +62,8 @@ struct Blocks {
     std::vector<int64_t> edges;                          // of the segments whose lengths a bound takes, from `look` on
     const int32_t* order = nullptr;                      // [16 * groups]: the class at each place, -1 where there is none
     mutable Places places;                               // of each class, once samples are drawn
-    const uint16_t* filled = nullptr;                    // [groups] a bit for each place that has a class; null: all that bounds reach
     const uint16_t* there = nullptr;                     // [groups] a bit for each place whose class may be answered; null: all
     std::vector<BlockLevel> levels;                      // coarse to fine; the last one's nodes are classes
-    // Rays instead of boxes, or null: int8 codes [dim][ray_count], tiled, of directions and their scales, and the one that each node's
-    // classes are multiples of. There are two levels then, a node to a block.
-    const int8_t* rays = nullptr;
-    const float* ray_scale = nullptr;
-    int64_t ray_count = 0;                               // a multiple of 16
-    const uint16_t* owner = nullptr;
     const uint8_t* closer = nullptr;                     // [vocab] records of single classes, by place, or null
     RecordShape closer_shape;
     int64_t closer_from = 0;                             // the first segment whose length a closer look takes

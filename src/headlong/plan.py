@@ -42,8 +42,7 @@ class BoxLevel(NamedTuple):
     """Sixteen neighbours to a record, classes or boxes around sixteen nodes of the level below.
 
     ``records``  ``[groups, (codes + lengths + 12) * 16]`` uint8: int8 codes ``[codes][16]``, lengths ``[lengths][16]``, and
-                 float32 scale, unit of the lengths, and base, 16 each; base -inf: there is no such node. Those of rays
-                 are laid out in ``csrc/blocks/looks.h``
+                 float32 scale, unit of the lengths, and base, 16 each; base -inf: there is no such node
     ``codes``    of a neighbour: those of its coordinates, or the upper and then the lower ends of a box
     ``lengths``  one for every segment, and one for all that is lost by rounding
     """
@@ -51,18 +50,6 @@ class BoxLevel(NamedTuple):
     records: NDArray[np.uint8]
     codes: int
     lengths: int
-
-
-class Rays(NamedTuple):
-    """Directions that classes are multiples of, in place of boxes; see ``previews/blocks/rays.py``.
-
-    ``directions``  ``[dim, n]`` int8, n a multiple of 16; ``scale [n]`` float32: direction r is ``scale[r] * directions[:, r]``
-    ``owner``       ``[nodes]`` uint16, a multiple of 16 of them: which direction the classes of a node are multiples of
-    """
-
-    directions: NDArray[np.int8]
-    scale: Floats
-    owner: NDArray[np.uint16]
 
 
 class Blocks(NamedTuple):
@@ -81,8 +68,6 @@ class Blocks(NamedTuple):
     ``shared``        factors of ``‖x[:look]‖, ‖x[look:width]‖, 1, ‖hidden - mean‖`` in what a record's last length multiplies;
     ``closer_shared`` the same of the closer look
     ``max_k``         the k of a search of ``max_batch`` queries at once, ``max_k_of_batches`` that of more queries
-    ``rays``          None: boxes. Else two levels, nodes and classes, both without coordinates, and ``order`` pads every ray;
-                      a closer look has what is left of a class beside its ray
     ``samples``       whether samples without filters go by blocks
     ``trial``         bytes, without the answers' rows, beyond which a search did not pay: where most did not, few are made
     """
@@ -103,7 +88,6 @@ class Blocks(NamedTuple):
     closer_shared: tuple[float, ...]
     max_batch: int = 2
     max_k: int = 64
-    rays: Rays | None = None
     samples: bool = False
     max_k_of_batches: int = 0
     trial: float = math.inf

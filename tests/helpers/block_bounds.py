@@ -10,15 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
+from headlong.plan import NEIGHBOURS, Blocks, BoxLevel
 
 Doubles = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 
 class BoxQuery(NamedTuple):
-    """The query's side of every bound: coordinates, lengths of its segments (for a closer look, too), what all get, and
-    products with the directions of rays.
+    """The query's side of every bound: coordinates, lengths of its segments (for a closer look, too), and what all
+    get.
     """
 
     x: Doubles
@@ -26,7 +26,6 @@ class BoxQuery(NamedTuple):
     closer: Doubles
     add: float
     slack: float
-    ends: Doubles | None = None
 
 
 def children(nodes: Ids) -> Ids:
@@ -57,21 +56,12 @@ def halves_of(blocks: Blocks, hidden: Doubles) -> BoxQuery:
     shared, own = (float(np.array(factors) @ halves) * (1 + 2.0**-18) for factors in (blocks.shared, blocks.closer_shared))
     add = float(blocks.centre @ hidden)
     first = blocks.edges.index(width) if width in blocks.edges else len(sizes)
-    if blocks.rays is not None:
-        sides = np.append(halves[0] * (1 + 2.0**-18), widened)
-        near = np.array([float(np.linalg.norm(x)) * (1 + 2.0**-18), own])
-        ends = x @ blocks.rays.directions.astype(np.float64) * blocks.rays.scale
-        return BoxQuery(x, np.append(sides, shared), near, add, abs(add) * 2.0**-20 + 2.0**-100, ends)
     return BoxQuery(x, np.append(widened, shared), np.append(widened[first:], own), add, abs(add) * 2.0**-20 + 2.0**-100)
 
 
 def bounds(blocks: Blocks, level: BoxLevel, box: bool, query: BoxQuery, groups: Ids) -> tuple[Doubles, Doubles]:
     """``estimate, upper end [groups, 16]`` of the neighbours of some records: of boxes, or of classes."""
     records = level.records[groups]
-    if query.ends is not None:
-        rays = blocks.rays
-        assert rays is not None
-        return node_ends(rays, level, query, groups, records) if box else ray_ends(rays, level, query, groups, records)
     count, codes = len(records), level.codes * NEIGHBOURS
     numbers = codes + level.lengths * NEIGHBOURS
     x = query.x[: level.codes // 2 if box else level.codes]
@@ -86,38 +76,12 @@ def bounds(blocks: Blocks, level: BoxLevel, box: bool, query: BoxQuery, groups: 
     return est, est + unit * lengths + query.slack
 
 
-def node_ends(rays: Rays, level: BoxLevel, query: BoxQuery, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
-    """``estimate, upper end [groups, 16]`` of pieces of rays: at one of the ends of their scales."""
-    assert query.ends is not None
-    numbers = level.lengths * NEIGHBOURS
-    sizes = records[:, :numbers].reshape(-1, level.lengths, NEIGHBOURS).astype(np.float64)
-    floats = np.ascontiguousarray(records[:, numbers:]).view(np.float32).reshape(-1, 4, NEIGHBOURS).astype(np.float64)
-    high, low, base, unit = np.moveaxis(floats, 1, 0)
-    end = query.ends[rays.owner[children(groups)]].reshape(-1, NEIGHBOURS)
-    est = base + query.add + np.maximum(high * end, low * end)
-    return est, est + unit * np.einsum("gts,t->gs", sizes, query.lengths) + query.slack
-
-
-def ray_ends(rays: Rays, level: BoxLevel, query: BoxQuery, groups: Ids, records: NDArray[np.uint8]) -> tuple[Doubles, Doubles]:
-    """The same of their classes."""
-    assert query.ends is not None
-    numbers = (2 + level.lengths) * NEIGHBOURS
-    scales = records[:, :NEIGHBOURS].view(np.int8).astype(np.float64)
-    bases = records[:, NEIGHBOURS : 2 * NEIGHBOURS].astype(np.float64)
-    sizes = records[:, 2 * NEIGHBOURS : numbers].reshape(-1, level.lengths, NEIGHBOURS).astype(np.float64)
-    unit, step, least, own = np.ascontiguousarray(records[:, numbers:]).view(np.float32).astype(np.float64).T[:, :, None]
-    end = query.ends[rays.owner[groups]][:, None]
-    est = least + step * bases + query.add + unit * scales * end
-    return est, est + own * np.einsum("gts,t->gs", sizes, query.lengths) + query.slack
-
-
 def closer(blocks: Blocks, query: BoxQuery, places: Ids, est: Doubles) -> tuple[Doubles, Doubles]:
     """The same of single classes, by the coordinates behind those of a block."""
     assert blocks.closer is not None
     records, count = blocks.closer[places], len(blocks.head) - blocks.look
-    count, first = (count, blocks.look) if blocks.rays is None else (len(blocks.head), 0)
     numbers = np.ascontiguousarray(records[:, -8:]).view(np.float32).astype(np.float64)
-    product = records[:, :count].view(np.int8).astype(np.float64) @ query.x[first:]
+    product = records[:, :count].view(np.int8).astype(np.float64) @ query.x[blocks.look :]
     lengths = records[:, count:-8].astype(np.float64) @ query.closer
     est = est + numbers[:, 0] * product
     return est, est + numbers[:, 1] * lengths + query.slack

@@ -283,7 +283,7 @@ SHAPES = {
     "batch": ([1, 2, 7, 8, 17, 64, 100, 200], [1, 1, 1, 2, 1, 3, 2, 20]),
 }
 TASTES, ONE_IN = "around tastes", 16
-"""Layers whose classes point the same way, which rays bound; one case in so many is of one, and asks for blocks."""
+"""Layers whose classes point the same way; one case in so many is of one, and asks for blocks."""
 SPECTRA = (
     "flat", "decaying", "one direction", "low rank", "duplicates", "zero rows", "one huge row", "sparse", "long tail",
     "ties by the hundred", "one rival",
@@ -332,7 +332,7 @@ def draw(number: int) -> Case:
 
 
 def _around_tastes(case: Case, rng: np.random.Generator) -> Case:
-    """The case on a layer that rays are for, asked for blocks."""
+    """The case on such a layer, asked for blocks."""
     vocab, dim = int(rng.choice([5_000, 12_103, 20_011])), int(rng.choice([16, 48, 64, 100]))
     calibration, eps = ("none", "good", "good", "alien")[int(rng.integers(4))], (0.01, 0.1, math.inf)[int(rng.integers(3))]
     return replace(

@@ -44,7 +44,6 @@ class Found:
         self.failures: Counter[str] = Counter()
         self.chances: list[float] = []
         self.ratio: float | None = None
-        self.rays = False
 
     def fault(self, where: str, what: object) -> None:
         self.faults.append(f"{where}: {str(what)[:300]}")
@@ -65,8 +64,6 @@ def run(case: Case) -> Found:
     except HeadlongError as error:
         found.refused = f"{type(error).__name__}: {error}"[:200]
         return found
-    blocks = getattr(getattr(engine, "plan", None), "blocks", None)  # engines of several parts have no plan of their own
-    found.rays = blocks is not None and blocks.rays is not None
     hidden, masks = thrown.hidden, _masks(case)
     marks = class_mask(masks.get("allowed"), masks.get("exclude"), len(hidden), case.vocab)
     live = None if marks is None else np.broadcast_to(marks == 1, (len(hidden), case.vocab))

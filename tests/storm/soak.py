@@ -228,11 +228,11 @@ class Soak:
 
 
 def tastes(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:
-    """An engine whose blocks are rays: of classes that point the same way."""
+    """An engine with blocks, of classes that point the same way."""
     weight, near = around_tastes(5_000, 48, rng)
     layer = hl.Layer(weight.astype(np.float32))
     engine = hl.compile(layer, "codes", blocks=True, calibration=near(600), threads=2)
-    assert engine.plan.blocks is not None and engine.plan.blocks.rays is not None
+    assert engine.plan.blocks is not None
     engine.save(path)
     return path, layer.dim, matrix(layer)
 

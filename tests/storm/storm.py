@@ -83,7 +83,7 @@ def _child(number: int, writer: int) -> None:
         found = run(draw(number))
         said: dict[str, Any] = {
             "ended": "well", "rows": found.rows, "faults": found.faults, "refused": found.refused, "chances": found.chances,
-            "trials": found.trials, "failures": found.failures, "ratio": found.ratio, "rays": found.rays,
+            "trials": found.trials, "failures": found.failures, "ratio": found.ratio,
         }  # fmt: skip
     except BaseException as error:
         said = {"ended": "raised", "by": _where(error)}
@@ -140,7 +140,6 @@ class Record:
             data["trouble"].append({"number": number, "ended": came["ended"], "by": came["by"], "case": asdict(case)})
             return
         data["rows"] += came["rows"]
-        data["with rays"] = data.get("with rays", 0) + came["rays"]
         if came["refused"]:
             _count(data["refused"], {came["refused"].split(":")[0]: 1})
         if came["faults"]:

@@ -110,17 +110,13 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
     turns = (side_by_side(bits(plan.head).T, STRIP), back, rest, plan.rest_scale, plan.rest_lost)
     levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
     closer = None
-    rays = None
-    if plan.rays is not None:
-        rays = (side_by_side(plan.rays.directions, TILE, NEIGHBOURS), *plan.rays[1:])
-        closer = (plan.closer, (len(plan.head), 2), 0)
-    elif plan.closer is not None:
+    if plan.closer is not None:
         width = len(plan.head)
         first = plan.edges.index(width)
         closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
     return loaded().Blocks(
         *stored_as(weight), bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
-        closer, (plan.shared, plan.closer_shared), share, level, rays, plan.trial, most_norm,
+        closer, (plan.shared, plan.closer_shared), share, level, plan.trial, most_norm,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Boxes and rays: bounds that hold for every class, ids that are float64's from every executor, damaged files refused."""
+"""Boxes: bounds that hold for every class, ids that are float64's from every executor, damaged files refused."""
 
 from __future__ import annotations
 
@@ -13,71 +13,48 @@ from hypothesis import strategies as st
 import headlong as hl
 from adversarial import CASES
 from bounded import (
-    FORMS,
     IDS,
     LEVELS,
-    around_tastes,
     boxes,
     check,
     check_bounds,
     check_bounds_at,
     check_ids_of,
     clustered,
-    rays_wherever,
 )
 from headlong import native
-from headlong.engines.base import Engine
-from headlong.engines.methods import blocks as by_blocks
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
 from headlong.previews.blocks import choice as block_choice
 from headlong.previews.blocks.boxes import spectral
-from headlong.previews.blocks.rays import rays_of
 from headlong.previews.blocks.records import lengths_up
-from headlong.previews.whitening import whiten
 from headlong.store import open_file, write_file
 from oracle import truth
 
 
-@pytest.fixture(params=FORMS)
-def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Boxes, and rays wherever they can be made."""
-    if request.param == "rays":
-        monkeypatch.setattr(by_blocks, "tighter", rays_wherever)
-    return str(request.param)
-
-
-def made(form: str, vocab: int, dim: int) -> tuple[Layer, np.ndarray, Blocks]:
-    layers, blocks_for = FORMS[form]
-    layer, hidden = layers(vocab, dim)
-    blocks = blocks_for(layer, hidden)
-    assert blocks is not None and (blocks.rays is not None) == (form == "rays")
-    return layer, hidden, blocks
+def made(vocab: int, dim: int) -> tuple[Layer, np.ndarray, Blocks]:
+    layer, hidden = clustered(vocab, dim)
+    return layer, hidden, boxes(layer, hidden)
 
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 9, 16, 17, 64, 65, 100])
 @pytest.mark.parametrize("vocab", [1, 15, 16, 17, 257, 700])
-def test_bounds_hold_for_every_class_of_every_block(form: str, vocab: int, dim: int) -> None:
-    layer, hidden, blocks = made(form, vocab, dim)
+def test_bounds_hold_for_every_class_of_every_block(vocab: int, dim: int) -> None:
+    layer, hidden, blocks = made(vocab, dim)
     odd = np.concatenate([hidden[:4], 1e4 * hidden[4:5], np.zeros((1, dim), np.float32), -hidden[5:7]])
     assert check_bounds(layer, blocks, odd) >= len(odd) * vocab
 
 
-SCALES = {"boxes": ([1e-20, 1e-3, 1.0, 1e6], 2.0), "rays": ([1e-20, 1e-3, 1.0, 100.0], 1.0)}
-
-
-@pytest.mark.parametrize("form", SCALES)
-@given(st.data(), st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90))
-def test_bounds_hold_at_any_scale(form: str, data: st.DataObject, seed: int, vocab: int, dim: int) -> None:
-    scales, spread = SCALES[form]
-    check_bounds_at(data.draw(st.sampled_from(scales)), (vocab, dim), seed, spread, FORMS[form][1])
+@given(st.sampled_from([1e-20, 1e-3, 1.0, 1e6]), st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90))
+def test_bounds_hold_at_any_scale(scale: float, seed: int, vocab: int, dim: int) -> None:
+    check_bounds_at(scale, (vocab, dim), seed)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", CASES)
 def test_ids_are_those_of_float64_on_layers_that_break_careless_bounds(
-    form: str, name: str, level: str, monkeypatch: pytest.MonkeyPatch
+    name: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     assert check_ids_of(name).plan.blocks is not None
@@ -99,28 +76,27 @@ def rows_of(kind: str, rng: np.random.Generator) -> np.ndarray:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("kind", ["equal", "outliers", "opposite", "zeros"])
-def test_rows_of_one_direction(form: str, kind: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_one_direction(kind: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADLONG_ISA", level)
     rng = np.random.default_rng(2)
     layer = Layer(rows_of(kind, rng).astype(np.float32))
     hidden = rng.standard_normal((20, 40)).astype(np.float32)
     engine = hl.compile(layer, calibration=hidden, **IDS)
-    assert form == "boxes" or engine.plan.blocks.rays is not None
     for row in hidden:
         top = engine.topk(row[None], 10)
         check(top, layer, row[None])
         assert kind != "equal" or top.ids[0].tolist() == list(range(10))
 
 
-def test_every_kernel_says_the_same(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, hidden, blocks = made(form, 3000, 100)
+def test_every_kernel_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, hidden, blocks = made(3000, 100)
     wide, found = hidden.astype(np.float64), []
     for level in LEVELS:
         monkeypatch.setenv("HEADLONG_ISA", level)
         search = native.blocks(layer.weight, layer.bias, blocks, 0.25, level)
         found.append(search.topk(wide, 10, None, 2))
         assert found[-1].done.all()
-        assert form == "rays" or (found[-1].opened < 1).mean() > 0.9  # not everything is opened
+        assert (found[-1].opened < 1).mean() > 0.9  # not everything is opened
     for other in found[1:]:
         np.testing.assert_array_equal(other.ids, found[0].ids)
         np.testing.assert_allclose(other.logits, found[0].logits, rtol=1e-12, atol=1e-12)
@@ -130,7 +106,7 @@ def test_every_kernel_says_the_same(form: str, monkeypatch: pytest.MonkeyPatch) 
 def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headlong.previews.blocks.boxes.ROOT", 16)
     monkeypatch.setattr("headlong.previews.blocks.boxes.AT_ONCE", NEIGHBOURS**3)  # in three pieces
-    layer, hidden, blocks = made("boxes", 9001, 24)
+    layer, hidden, blocks = made(9001, 24)
     assert len(blocks.levels) == 4
     check_bounds(layer, blocks, hidden[:3])
     expected = truth(layer, hidden)
@@ -162,7 +138,7 @@ compiled_code = pytest.mark.skipif(native.isa() == native.REFERENCE, reason="Num
 @compiled_code
 @pytest.mark.parametrize(("vocab", "threads", "shared"), [(9001, 1, False), (9001, 3, False), (300_001, 2, True)])
 def test_together_answers_are_those_of_one_by_one(vocab: int, threads: int, shared: bool) -> None:
-    layer, hidden, blocks = made("boxes", vocab, 40)
+    layer, hidden, blocks = made(vocab, 40)
     assert (sum(level.records.nbytes for level in blocks.levels) > 8 << 20) == shared
     search = native.blocks(layer.weight, layer.bias, blocks, 0.25, native.isa())
     wide = hidden.astype(np.float64)
@@ -228,12 +204,11 @@ def test_they_are_chosen_where_they_read_less_and_only_there() -> None:
 
 
 def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
-    if name.startswith("a base"):  # the last 64 bytes of a record of boxes; of rays, those before
+    if name.startswith("a base"):  # the last 64 bytes of a record
         level = tensors["plan.blocks.levels.0" if "node" in name else "plan.blocks.levels.1"]
-        bases = level[:, -128:-64] if "plan.blocks.rays.scale" in tensors else level[:, -64:]
         odd = {"no number": (0, np.nan), "endless": (0, np.inf), "none": (0, -np.inf), "pads": (-1, 0.0)}
         place, number = odd[name.split(", ")[1]]
-        bases[place].view(np.float32)[place] = number
+        level[place, -64:].view(np.float32)[place] = number
         return
     array = tensors[f"plan.blocks.{name}"]
     match name:
@@ -241,28 +216,23 @@ def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
             array[3] = array[2]
         case "rest_lost" | "mean" | "head":
             array.flat[0] = np.nan
-        case "rest_scale" | "rays.scale":
+        case "rest_scale":
             array[0] = -1
-        case "rays.owner":
-            array[0] = 60_000
         case "closer" | "levels.0":
             array[:, -100:-96] = array[:, -8:] = 255
-        case "levels.1" | "rays.directions":
+        case "levels.1":
             tensors[f"plan.blocks.{name}"] = array[:-1]
 
 
-BOTH = ["order", "closer", "levels.0", "levels.1"]
-OF_NODES = [f"a base of a node, {what}" for what in ("no number", "endless", "none", "pads")]
-OF_CLASSES = [f"a base of a class, {what}" for what in ("no number", "endless", "none", "pads")]
-DAMAGES = {
-    "boxes": [*BOTH, *OF_NODES, *OF_CLASSES, "rest_lost", "mean", "head", "rest_scale"],
-    "rays": [*BOTH, *OF_NODES, "rays.directions", "rays.scale", "rays.owner"],
-}
+DAMAGES = [
+    "order", "closer", "levels.0", "levels.1", "rest_lost", "mean", "head", "rest_scale",
+    *(f"a base of a {of}, {what}" for of in ("node", "class") for what in ("no number", "endless", "none", "pads")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "name"), [(form, name) for form in DAMAGES for name in DAMAGES[form]], indirect=["form"])
-def test_damaged_files_are_refused(form: str, name: str, tmp_path: Path) -> None:
-    layer, hidden = FORMS[form][0](1000, 100)
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
+    layer, hidden = clustered(1000, 100)
     path = tmp_path / "engine.safetensors"
     hl.compile(layer, calibration=hidden, **IDS).save(path)
     file = open_file(path)
@@ -286,41 +256,3 @@ def test_lengths_are_rounded_up_and_norms_bounded() -> None:
         true = np.linalg.norm(matrix, 2)
         assert true <= spectral(matrix) <= 1.5 * true
     assert spectral(np.zeros((3, 4))) == 0
-
-
-def test_rows_out_of_reach_have_no_rays() -> None:
-    layer, hidden = around_tastes(100, 20)
-    weight = layer.weight.copy()
-    weight[3] *= 1e12
-    far = Layer(weight, layer.bias)
-    assert rays_of(far, whiten(far.weight, hidden.astype(np.float64))) is None
-
-
-@pytest.mark.parametrize("form", ["rays"], indirect=True)
-def test_classes_behind_rays_come_and_go(form: str) -> None:
-    layer, hidden = around_tastes(3000, 32)
-    engine = hl.compile(layer, "codes", eps=math.inf, delta=0.0, calibration=hidden, blocks=True)
-    assert isinstance(engine, Engine)
-    best = engine.topk(hidden[:1], 3).ids[0]
-    fewer = engine.without(best[:1])
-    assert best[0] not in fewer.topk(hidden[:1], 10).ids
-    more = fewer.with_rows(layer.weight[best[:1]] * 2, layer.bias[best[:1]], ids=best[:1])  # type: ignore[index]
-    for changed in (more, more.compact()):
-        weight = layer.weight.copy()
-        weight[best[0]] *= 2
-        check(changed.topk(hidden, 10), Layer(weight, layer.bias), hidden)
-    assert more.compact().plan.blocks.rays is not None  # type: ignore[union-attr]
-
-
-def test_rays_are_chosen_where_they_read_less_than_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, hidden = around_tastes(5000, 48)
-    chosen = hl.compile(layer, calibration=hidden, **IDS)
-    rng = np.random.default_rng(0)
-    energy = np.arange(1, 49.0) ** -1.5
-    other = Layer((rng.standard_normal((5000, 48)) * energy).astype(np.float32))
-    boxed = hl.compile(other, calibration=(rng.standard_normal((60, 48)) * energy).astype(np.float32), **IDS)
-    assert chosen.plan.blocks.rays is not None  # type: ignore[union-attr]
-    assert boxed.plan.blocks.rays is None  # type: ignore[union-attr]
-    monkeypatch.setattr(by_blocks, "tighter", lambda layer, plan, boxes, *more: boxes)
-    boxes = hl.compile(layer, calibration=hidden, **IDS)
-    assert chosen.topk(hidden[:1]).cost.bytes < boxes.topk(hidden[:1]).cost.bytes

@@ -22,7 +22,6 @@ from headlong.engines.base import Engine
 from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.rays import rays_of
 from headlong.previews.whitening import whiten
 from oracle import Truth, check_topk, check_within, truth
 
@@ -81,15 +80,10 @@ def live_of(some: np.ndarray, vocab: int) -> np.ndarray:
     return live
 
 
-@pytest.mark.parametrize("by", ["boxes", "rays"])
 @given(case=cases(), data=st.data())
-def test_any_question_of_any_layer(by: str, case: tuple[Layer, np.ndarray, np.random.Generator], data: st.DataObject) -> None:
+def test_any_question_of_any_layer(case: tuple[Layer, np.ndarray, np.random.Generator], data: st.DataObject) -> None:
     layer, hidden, rng = case
-    basis = whiten(layer.weight, rng.standard_normal((40, layer.dim)))
-    blocks = blocks_of(layer, basis) if by == "boxes" else rays_of(layer, basis)
-    if blocks is None:
-        return  # rows out of the reach of rays
-    engine = through(layer, blocks)
+    engine = through(layer, blocks_of(layer, whiten(layer.weight, rng.standard_normal((40, layer.dim)))))
     k = data.draw(st.sampled_from(sorted({1, min(3, layer.vocab), layer.vocab})))
     check_ranking(engine, truth(layer, hidden), hidden, k)
     some = rng.choice(layer.vocab, int(rng.integers(1, layer.vocab + 1)), replace=False)
@@ -216,22 +210,19 @@ def test_on_layers_that_break_careless_bounds(name: str, level: str, monkeypatch
     seed=st.integers(0, 2**32 - 1),
     vocab=st.sampled_from([1, 2, 15, 17, 33, 300, 700]), dim=st.sampled_from([1, 3, 16, 17, 65]),
     scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0]), temperature=st.sampled_from([1e-3, 0.3, 1.0, 5.0, 1e4]),
-    by=st.sampled_from(["boxes", "rays"]),
 )  # fmt: skip
-def test_any_layer(seed: int, vocab: int, dim: int, scale: float, temperature: float, by: str) -> None:
+def test_any_layer(seed: int, vocab: int, dim: int, scale: float, temperature: float) -> None:
     rng = np.random.default_rng(seed)
     weight = rng.standard_normal((vocab, dim)) * np.exp(rng.normal(0, 1, (vocab, 1)))
     weight[rng.random(vocab) < 0.3] = weight[0]
     bias = rng.standard_normal(vocab).astype(np.float32) if seed % 2 else None
     layer = Layer((scale * weight).astype(np.float32), bias, hl.Affine(0.5, 3.0) if seed % 3 else None)
     hidden = rng.standard_normal((4, dim)) * np.array([0, 1e-3, 1, 20])[:, None]
-    basis = whiten(layer.weight, rng.standard_normal((40, dim)))
-    blocks = blocks_of(layer, basis) if by == "boxes" else rays_of(layer, basis)
-    if blocks is not None:
-        engine, live = through(layer, blocks, math.inf), np.zeros((1, vocab), bool)
-        check(engine, layer, hidden, temperature, n=2)
-        live[0, rng.choice(vocab, int(rng.integers(1, vocab + 1)), replace=False)] = True
-        check(engine, layer, hidden, temperature, live=live, allowed=np.flatnonzero(live))
+    blocks = blocks_of(layer, whiten(layer.weight, rng.standard_normal((40, dim))))
+    engine, live = through(layer, blocks, math.inf), np.zeros((1, vocab), bool)
+    check(engine, layer, hidden, temperature, n=2)
+    live[0, rng.choice(vocab, int(rng.integers(1, vocab + 1)), replace=False)] = True
+    check(engine, layer, hidden, temperature, live=live, allowed=np.flatnonzero(live))
 
 
 @compiled_code

@@ -9,7 +9,7 @@ from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import EVERY, stand_ins, tighter, worth, worth_sampling
+from headlong.previews.blocks.choice import EVERY, stand_ins, worth, worth_sampling
 from headlong.previews.blocks.trial import CLASSES, on_trial
 from headlong.previews.whitening import Directions, whiten
 from headlong.promise import Promise
@@ -45,8 +45,7 @@ def with_blocks(
         return on_trial(layer, plan, threads)
     vectors = stand_ins(layer) if calibration is None else calibration
     basis = whiten(layer.weight, vectors) if calibration is None else directions.basis()
-    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED)
-    blocks = worth(layer, plan, blocks, vectors, MOST_SCORED)
+    blocks = worth(layer, plan, blocks_of(layer, basis, threads), vectors, MOST_SCORED)
     if asked:
         batch = EVERY if blocks.max_k_of_batches >= layer.vocab else 2
         blocks = blocks._replace(max_k=layer.vocab, max_batch=batch, trial=math.inf)

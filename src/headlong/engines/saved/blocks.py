@@ -9,7 +9,7 @@ import numpy as np
 
 from headlong.arrays import Array
 from headlong.engines.saved.record import count_of, length_of
-from headlong.plan import NEIGHBOURS, Blocks, BoxLevel, Rays
+from headlong.plan import NEIGHBOURS, Blocks, BoxLevel
 
 MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
 NAME = "plan.blocks."
@@ -25,8 +25,6 @@ class TensorReader(Protocol):
 def tensors_of(blocks: Blocks) -> dict[str, Array | None]:
     """Every array by its name in the file."""
     named: dict[str, Array | None] = {NAME + name: getattr(blocks, name) for name in ARRAYS}
-    if blocks.rays is not None:
-        named |= {f"{NAME}rays.{name}": array for name, array in blocks.rays._asdict().items()}
     return named | {f"{NAME}levels.{depth}": level.records for depth, level in enumerate(blocks.levels)}
 
 
@@ -41,7 +39,6 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
         "max_batch": blocks.max_batch,
         "max_k": blocks.max_k,
         "max_k_of_batches": blocks.max_k_of_batches,
-        **({} if blocks.rays is None else {"rays": len(blocks.rays.scale)}),
         **({"samples": True} if blocks.samples else {}),
         **({"trial": blocks.trial} if math.isfinite(blocks.trial) else {}),
     }
@@ -65,20 +62,13 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
             "rest_scale": _sound(tensor(NAME + "rest_scale", np.float32, (rest,)), "rest_scale", least=0.0),
             "rest_lost": _sound(tensor(NAME + "rest_lost", np.float64, (behind, 3)), "rest_lost", least=0.0),
         }
-    if "rays" in record:
-        if width < dim:
-            raise ValueError("blocks of rays have all coordinates")
-        order, levels, rays = _read_rays(record, tensor, vocab, dim, len(edges) + 1)
-        lengths, first = 2, 0
-    else:
-        groups, rays, first = -(-vocab // NEIGHBOURS), None, look
-        order = tensor(NAME + "order", np.int32, (groups * NEIGHBOURS,))
-        _check_order(order, vocab)
-        levels = _levels(record["levels"], tensor, order)
-        lengths = 0 if width == look else sum(edge >= width for edge in edges)
+    order = tensor(NAME + "order", np.int32, (-(-vocab // NEIGHBOURS) * NEIGHBOURS,))
+    _check_order(order, vocab)
+    levels = _levels(record["levels"], tensor, order)
     closer = None
-    if lengths:
-        closer = tensor(NAME + "closer", np.uint8, (len(order), width - first + lengths + 8))
+    if width > look:
+        lengths = sum(edge >= width for edge in edges)
+        closer = tensor(NAME + "closer", np.uint8, (len(order), width - look + lengths + 8))
         _check_numbers(closer[:, -8:], "closer")
     mean, centre = (_sound(tensor(NAME + name, np.float64, (dim,)), name) for name in ("mean", "centre"))
     return Blocks(
@@ -86,42 +76,9 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]),
         max_batch=count_of(record["max_batch"], MOST_BATCH), max_k=count_of(record["max_k"], vocab),
         max_k_of_batches=count_of(record["max_k_of_batches"], vocab),
-        rays=rays, samples=record.get("samples") is True,
+        samples=record.get("samples") is True,
         trial=length_of(record.get("trial", 0.0)) or math.inf, **more,
     )  # fmt: skip
-
-
-def _read_rays(
-    record: Any, tensor: TensorReader, vocab: int, dim: int, lengths: int
-) -> tuple[Array, tuple[BoxLevel, ...], Rays]:
-    """Order, nodes and classes, and directions."""
-    count = count_of(record["rays"], 2**16)
-    if record["levels"] != [[0, lengths], [2, lengths]] or count % NEIGHBOURS:
-        raise ValueError("blocks of rays have nodes and classes, and sixteens of directions")
-    order = tensor(NAME + "order", np.int32, (None,))
-    if len(order) % NEIGHBOURS or not np.array_equal(np.sort(order[order != -1]), np.arange(vocab)):
-        raise ValueError("the block order is missing a class or contains invalid ids")
-    pieces = len(order) // NEIGHBOURS
-    nodes = -(-pieces // NEIGHBOURS)
-    levels = (
-        BoxLevel(tensor(f"{NAME}levels.0", np.uint8, (nodes, (lengths + 16) * NEIGHBOURS)), 0, lengths),
-        BoxLevel(tensor(f"{NAME}levels.1", np.uint8, (pieces, (lengths + 3) * NEIGHBOURS)), 2, lengths),
-    )
-    ends, bases = np.split(levels[0].records[:, lengths * NEIGHBOURS : -4 * NEIGHBOURS], [8 * NEIGHBOURS], axis=1)
-    _sound(np.ascontiguousarray(ends).view(np.float32), "nodes")
-    _check_bases(bases, np.arange(nodes * NEIGHBOURS) < pieces, "nodes")
-    _check_numbers(levels[0].records[:, -4 * NEIGHBOURS :], "nodes")
-    numbers = np.ascontiguousarray(levels[1].records[:, -NEIGHBOURS:]).view(np.float32)
-    _sound(numbers, "classes")
-    _check_numbers(np.ascontiguousarray(numbers[:, [0, 1, 3]]).view(np.uint8), "classes")
-    rays = Rays(
-        tensor(NAME + "rays.directions", np.int8, (dim, count)),
-        _sound(tensor(NAME + "rays.scale", np.float32, (count,)), "rays.scale", least=0.0),
-        tensor(NAME + "rays.owner", np.uint16, (nodes * NEIGHBOURS,)),
-    )
-    if rays.owner.max(initial=0) >= count:
-        raise ValueError("a node lies on no ray")
-    return order, levels, rays
 
 
 def _levels(entries: Any, tensor: TensorReader, order: Array) -> tuple[BoxLevel, ...]:

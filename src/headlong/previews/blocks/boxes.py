@@ -72,9 +72,9 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks:
 
 def blocks_in(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
     """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept, or is
-    damaged, where a file's tree has others than are made here, and where the plan has rays."""
+    damaged, or where a file's tree has others than are made here."""
     blocks = plan.blocks
-    if blocks is None or blocks.rays is not None or len(blocks.head) < rows.dim:
+    if blocks is None or len(blocks.head) < rows.dim:
         return None
     if shape_of(rows.dim) != (blocks.look, len(blocks.head), blocks.edges):
         return None

@@ -22,8 +22,6 @@ from headlong.arrays import Array
 from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import SHORT, Blocks, Plan
-from headlong.previews.blocks.rays import MOST_CLASSES, MOST_DIM, rays_of
-from headlong.previews.whitening import Basis
 from headlong.randomness import stream
 
 FETCHED, ROW, ALONE = 1.85, 670.0, 2.9
@@ -41,30 +39,9 @@ JUDGES, FEWEST, ASKED_IN_ALL = 16, 4, 2048
 classes, whose numbers differ less from vector to vector."""
 ASKED = (1, 16, SHORT, 256, 1024, 4096)
 """How many classes: more of them open more blocks."""
-TOGETHER = 5.0
-"""Times fewer bytes than a scan of all classes, from which rays are not tried."""
-RAYS_FROM = 4096
-"""Classes from which rays are tried: their directions are a matrix that every query reads."""
 EVERY = 2**31 - 1
 STAND_INS, NOISE, BESIDE_BIAS = 4096, 0.7, 4.0
 """Rows of the layer that stand in for hidden vectors, and the length of what is added to a row of length one."""
-
-
-def tighter(
-    layer: Layer, plan: Plan, boxes: Blocks, basis: Basis, vectors: Doubles, share: float
-) -> Blocks:
-    """``boxes``, or rays where boxes do not read less than a fifth of a scan of all classes and rays read less than boxes."""
-    if not (RAYS_FROM <= layer.vocab <= MOST_CLASSES and layer.dim <= MOST_DIM):
-        return boxes
-
-    def read(blocks: Blocks) -> float:
-        return read_by(layer, blocks, vectors, share, min(ASKED[1], layer.vocab))
-
-    least = read(boxes)
-    if least * TOGETHER <= scan_bytes(layer, plan):
-        return boxes
-    rays = rays_of(layer, basis)
-    return rays if rays is not None and read(rays) < least else boxes
 
 
 def read_by(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: int) -> float:
@@ -152,8 +129,7 @@ def searched(layer: Layer, blocks: Blocks, vectors: Doubles, share: float, k: in
 
 def _every(blocks: Blocks) -> float:
     """Bytes that every search reads."""
-    rays = None if blocks.rays is None else blocks.rays.directions
-    arrays = (blocks.head, blocks.back, blocks.rest, blocks.levels[0].records, rays)
+    arrays = (blocks.head, blocks.back, blocks.rest, blocks.levels[0].records)
     return float(sum(array.nbytes for array in arrays if array is not None))
 
 

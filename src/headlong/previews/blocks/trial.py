@@ -14,7 +14,7 @@ from headlong.arrays import Array
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, Plan
 from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import read_by, scan_bytes, stand_ins, tighter, worth
+from headlong.previews.blocks.choice import read_by, scan_bytes, stand_ins, worth
 from headlong.previews.whitening import Basis, whiten
 
 CLASSES, SAMPLE = 16_384, 8_192
@@ -29,8 +29,7 @@ def on_trial(layer: Layer, plan: Plan, threads: int) -> Plan:
     basis = whiten(layer.weight, vectors)
     if not promising(layer, basis, vectors, scan_bytes(layer, plan) / layer.vocab, threads):
         return plan
-    blocks = tighter(layer, plan, blocks_of(layer, basis, threads), basis, vectors, MOST_SCORED)
-    blocks = worth(layer, plan, blocks, vectors, MOST_SCORED)
+    blocks = worth(layer, plan, blocks_of(layer, basis, threads), vectors, MOST_SCORED)
     return plan._replace(blocks=blocks) if blocks.max_k else plan
 
 
