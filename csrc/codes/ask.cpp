@@ -29,6 +29,7 @@ constexpr double kSureOfHeads = 0.5;    // of the heads' but the largest two, wh
 constexpr double kMorePoints = 1.15;   // than are expected to be needed: to draw later takes a scan's time for each
 constexpr float kMuchLess = 0.95f;     // of a rate: what other threads are told
 constexpr double kBelow = 1 - 0x1p-10;  // of what is known during a scan: roundings of sums in another order
+constexpr int kMostRedrawn = 16;        // draws of one that may be beyond a nucleus: each halves what is left to draw from, about
 constexpr int64_t kPilotTiles = 16;    // at the least, and one of so many at the most: where the edge of the heads is learned
 
 // A class that may have the largest key of a draw, and what its key is at the most.
@@ -97,7 +98,7 @@ struct Scan {
                 const int c = __builtin_ctzll(left);
                 const float at = est[i * kTile + c], end = upper[i * kTile + c] + constants[i];
                 own.hits.push_back({static_cast<int32_t>(tile * kTile + c), at, end});
-                if (question.floors == nullptr) raise(own, q, at - (question.delta > 0 ? kNarrow : 1.f) * (end - at));
+                raise(own, q, at - (question.delta > 0 ? kNarrow : 1.f) * (end - at));
             }
             if (own.hits.size() % 1024 < 32 && own.hits.size() > 1024) {  // the threshold has risen since the first ones came
                 const float now = threshold[q].load(std::memory_order_relaxed);
@@ -108,40 +109,41 @@ struct Scan {
 
     // The classes of a tile whose keys reach the largest lower end of one so far.
     void take_keys(int thread, const CodeGroup& group, int64_t tile, const float* est, const float* radii, const float* constants) {
+        for (int i = 0; i < group.n; ++i) {
+            const int64_t q = group.first + i;
+            if (!estimates.empty()) std::copy_n(est + i * kTile, kTile, &estimates[(q * codes.count + tile) * kTile]);
+            if (all.queries[q].usable) take_keys(own_found(thread, q).keys, q, tile, est + i * kTile, radii[i], constants[i], allowed_in(question, q, codes.rows->vocab, tile), ~uint64_t{0}, 0, keys);
+        }
+    }
+    // Of some classes and draws; the least that a largest key has goes by those that are `sure`.
+    void take_keys(std::vector<KeyHit>& hits, int64_t q, int64_t tile, const float* est, float radius, float constant, uint64_t which, uint64_t sure, int first, int last) {
+        if (which == 0) return;
         const Executor& e = *codes.rows;
         alignas(64) float own[kTile], rad[kTile], upper[kTile];
         uint32_t words[kTile + kBlock];
-        for (int i = 0; i < group.n; ++i) {
-            const int64_t q = group.first + i;
-            const CodeQuery& query = all.queries[q];
-            const uint64_t allowed = allowed_in(question, q, e.vocab, tile);
-            if (!estimates.empty()) std::copy_n(est + i * kTile, kTile, &estimates[(q * codes.count + tile) * kTile]);
-            if (!query.usable || allowed == 0) continue;
-            const auto add = static_cast<float>(query.add);
-            const float fixed = constants[i] + std::fabs(add) * 0x1p-22f, *shares = codes.shares(tile);  // their sum is rounded once more
-            for (int64_t c = 0; c < kTile; ++c) own[c] = est[i * kTile + c] + add;
-            for (int64_t c = 0; c < kTile; ++c) rad[c] = shares[c] * radii[i] + fixed + std::fabs(own[c]) * 0x1p-23f;
-            for (int64_t c = 0; c < kTile && allowed != ~uint64_t{0}; ++c)
-                if ((allowed >> c & 1) == 0) own[c] = kNone, rad[c] = 0;
-            const SampleRule& rule = question.rules[q];
-            const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
-            for (int d = 0; d < keys; ++d) {
-                std::atomic<float>& least = key[q * keys + d];
-                e.kernels->noise(rule.seed, rule.row0, static_cast<uint32_t>(d), tile * kTile + rule.class0 - lead, kTile + (lead != 0 ? kBlock : 0), words);
-                float now = least.load(std::memory_order_relaxed);
-                if (e.kernels->gumbel_keys(own, rad, words + lead, kTile, e.link, static_cast<float>(1 / rule.temperature), upper) < now) continue;
-                for (int64_t c = 0; c < kTile; ++c) {
-                    if (!(upper[c] >= now)) continue;
-                    const int64_t id = tile * kTile + c;
-                    if (question.outside != nullptr && std::count(question.outside[q].begin(), question.outside[q].end(), id) > 0) continue;
-                    std::vector<KeyHit>& hits = own_found(thread, q).keys;
-                    if (hits.size() % 4096 == 0 && !hits.empty())  // thresholds have risen since the first ones came
-                        hits.erase(std::remove_if(hits.begin(), hits.end(), [&](const KeyHit& hit) { return hit.upper < key[q * keys + hit.draw].load(std::memory_order_relaxed); }), hits.end());
-                    hits.push_back({static_cast<int32_t>(id), static_cast<uint32_t>(d), upper[c]});
-                    const double at = static_cast<double>(own[c]) - rad[c], low = e.linked(at) / rule.temperature + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(d), rule.name(id));
-                    raise_to(least, static_cast<float>(low - std::fabs(low) * 0x1p-20 - key_error(rule)));
-                    now = least.load(std::memory_order_relaxed);
-                }
+        const auto add = static_cast<float>(all.queries[q].add);
+        const float fixed = constant + std::fabs(add) * 0x1p-22f, *shares = codes.shares(tile);  // their sum is rounded once more
+        for (int64_t c = 0; c < kTile; ++c) own[c] = est[c] + add;
+        for (int64_t c = 0; c < kTile; ++c) rad[c] = shares[c] * radius + fixed + std::fabs(own[c]) * 0x1p-23f;
+        for (int64_t c = 0; c < kTile && which != ~uint64_t{0}; ++c)
+            if ((which >> c & 1) == 0) own[c] = kNone, rad[c] = 0;
+        const SampleRule& rule = question.rules[q];
+        const int64_t lead = rule.class0 & 3;  // noise() starts at a multiple of four
+        for (int d = first; d < last; ++d) {
+            std::atomic<float>& least = key[q * keys + d];
+            e.kernels->noise(rule.seed, rule.row0, static_cast<uint32_t>(d), tile * kTile + rule.class0 - lead, kTile + (lead != 0 ? kBlock : 0), words);
+            float now = least.load(std::memory_order_relaxed);
+            if (e.kernels->gumbel_keys(own, rad, words + lead, kTile, e.link, static_cast<float>(1 / rule.temperature), upper) < now) continue;
+            for (int64_t c = 0; c < kTile; ++c) {
+                if (!(upper[c] >= now)) continue;
+                const int64_t id = tile * kTile + c;
+                if (hits.size() % 4096 == 0 && !hits.empty())  // thresholds have risen since the first ones came
+                    hits.erase(std::remove_if(hits.begin(), hits.end(), [&](const KeyHit& hit) { return hit.upper < key[q * keys + hit.draw].load(std::memory_order_relaxed); }), hits.end());
+                hits.push_back({static_cast<int32_t>(id), static_cast<uint32_t>(d), upper[c]});
+                if ((sure >> c & 1) == 0) continue;
+                const double at = static_cast<double>(own[c]) - rad[c], low = e.linked(at) / rule.temperature + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(d), rule.name(id));
+                raise_to(least, static_cast<float>(low - std::fabs(low) * 0x1p-20 - key_error(rule)));
+                now = least.load(std::memory_order_relaxed);
             }
         }
     }
@@ -292,55 +294,146 @@ struct Scan {
     }
 };
 
-// The largest key of each draw, from the classes that may have it: largest upper ends first. False where they are too many, or beyond float32.
-bool draws_of_codes(const Scan& scan, int64_t q, std::vector<KeyHit> hits, int threads, Answer& answer) {
+// The largest key of one draw, from the classes that may have it, largest upper ends first: of those before a class, where one is given.
+// False where it may be another's.
+bool largest_key(const Scan& scan, int64_t q, int draw, std::vector<KeyHit> hits, const Scored* behind, int threads, std::unordered_map<int64_t, double>& known, Answer& answer) {
     const Executor& e = *scan.codes.rows;
     const SampleRule& rule = scan.question.rules[q];
-    const auto least = [&](const KeyHit& hit) { return scan.key[q * scan.keys + hit.draw].load(); };
-    hits.erase(std::remove_if(hits.begin(), hits.end(), [&](const KeyHit& hit) { return hit.upper < least(hit); }), hits.end());
-    if (static_cast<int64_t>(hits.size()) > scan.keys * most_scored(scan.codes)) return false;
-    std::sort(hits.begin(), hits.end(), [](const KeyHit& a, const KeyHit& b) {
-        return a.draw != b.draw ? a.draw < b.draw : a.upper > b.upper || (a.upper == b.upper && a.id < b.id);
-    });
-    std::unordered_map<int64_t, double> known;  // rows that an earlier draw scored
-    std::vector<Draw> draws(scan.keys);
-    for (auto next = hits.begin(); next != hits.end();) {
-        Draw& best = draws[next->draw];
-        const auto stop = std::find_if(next, hits.end(), [&](const KeyHit& hit) { return hit.draw != next->draw; });
-        while (next != stop && !(next->upper < best.score)) {
-            constexpr int64_t kSome = 8;
-            const auto end = next + std::min<int64_t>(kSome, stop - next);
-            std::vector<Scored> rows;
-            for (auto hit = next; hit != end; ++hit)
-                if (known.count(hit->id) == 0) rows.push_back({hit->id, 0});
-            score(e, scan.all.queries[q].hidden, rows, threads);
-            answer.rows += static_cast<int64_t>(rows.size());
-            for (const Scored& row : rows) known[row.id] = row.z;
-            for (; next != end; ++next) {
-                const double z = known[next->id];
-                if (!(z > -kInf)) continue;
-                const double score_of = e.linked(z) / rule.temperature + gumbel(rule.seed, rule.row0, next->draw, rule.name(next->id));
-                if (best.id < 0 || score_of > best.score || (score_of == best.score && next->id < best.id)) best = {next->id, z, score_of, false};
-            }
+    const double* hidden = scan.all.queries[q].hidden;
+    const TrueOrder order(*e.kernels, e, hidden);
+    std::sort(hits.begin(), hits.end(), [](const KeyHit& a, const KeyHit& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); });
+    Draw best;
+    for (auto next = hits.begin(); next != hits.end() && !(next->upper < best.score);) {
+        constexpr int64_t kSome = 8;
+        const auto end = next + std::min<int64_t>(kSome, hits.end() - next);
+        std::vector<Scored> rows;
+        for (auto hit = next; hit != end; ++hit)
+            if (known.count(hit->id) == 0) rows.push_back({hit->id, 0});
+        score(e, hidden, rows, threads);
+        answer.rows += static_cast<int64_t>(rows.size());
+        for (const Scored& row : rows) known[row.id] = row.z;
+        for (; next != end; ++next) {
+            const Scored one{next->id, known[next->id]};
+            if (!(one.z > -kInf) || (behind != nullptr && !order(one, *behind))) continue;
+            const double score_of = e.linked(one.z) / rule.temperature + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(draw), rule.name(one.id));
+            if (best.id < 0 || score_of > best.score || (score_of == best.score && one.id < best.id)) best = {one.id, one.z, score_of, !(scan.question.delta > 0)};
         }
-        // A class that raised the threshold may be below its lower end; who stayed below the threshold is below what was scored, or is not ruled out.
-        if (!(best.score >= scan.key[q * scan.keys + (stop - 1)->draw].load())) return false;
-        next = stop;
     }
-    for (Draw& one : draws) {
-        if (one.id < 0 || !(std::fabs(one.score) < kMostShift)) return false;
-        one.proved = !(scan.question.delta > 0);
-    }
-    answer.draws = std::move(draws);
+    // A class that raised the threshold may be below its lower end; who stayed below the threshold is below what was scored, or is not ruled out.
+    if (best.id < 0 || !(best.score >= scan.key[q * scan.keys + draw].load()) || !(std::fabs(best.score) < kMostShift)) return false;
+    answer.draws[draw] = best;
     return true;
+}
+
+// The largest key of each draw. False where too many may have one, or beyond float32.
+bool draws_of_codes(const Scan& scan, int64_t q, const std::vector<KeyHit>& hits, int threads, Answer& answer) {
+    std::vector<std::vector<KeyHit>> of(scan.keys);
+    int64_t many = 0;
+    for (const KeyHit& hit : hits)
+        if (!(hit.upper < scan.key[q * scan.keys + hit.draw].load())) of[hit.draw].push_back(hit), ++many;
+    if (many > scan.keys * most_scored(scan.codes)) return false;
+    std::unordered_map<int64_t, double> known;  // rows that an earlier draw scored
+    answer.draws.resize(scan.keys);
+    for (int draw = 0; draw < scan.keys; ++draw)
+        if (!largest_key(scan, q, draw, std::move(of[draw]), nullptr, threads, known, answer)) return answer.draws.clear(), false;
+    return true;
+}
+
+// Another draw, of the classes that come before one that is not in the nucleus, from the estimates that are kept.
+bool draw_before(Scan& scan, int64_t q, const ScanRadii& wide, int draw, const Scored& behind, int threads, Answer& answer) {
+    const Codes& codes = scan.codes;
+    const Executor& e = *codes.rows;
+    const CodeQuery& query = scan.all.queries[q];
+    const double off = TrueOrder(*e.kernels, e, query.hidden).around(behind.z);
+    const float reach = floor_of(behind.z - off, query.add) - wide.constant[0], above = -floor_of(-behind.z - off, -query.add) + wide.constant[0];
+    std::vector<KeyHit> hits;
+    std::atomic<float>& least = scan.key[q * scan.keys + draw];
+    least.store(std::numeric_limits<float>::lowest());
+    for (int64_t tile = 0; tile < codes.count; ++tile) {
+        alignas(64) float ends[kTile], radii[kMostLanes];
+        const float *est = &scan.estimates[(q * codes.count + tile) * kTile], *shares = codes.shares(tile);
+        codes.scan->radii(codes.tile(tile), codes.layout, wide, 0, radii, nullptr, nullptr);
+        const uint64_t which = allowed_in(scan.question, q, e.vocab, tile) & codes.scan->reach(est, shares, radii[0], reach, ends);
+        if (which == 0) continue;
+        scan.take_keys(hits, q, tile, est, radii[0], wide.constant[0], which, codes.scan->reach(est, shares, -radii[0], above, ends), draw, draw + 1);
+    }
+    const float now = least.load();
+    hits.erase(std::remove_if(hits.begin(), hits.end(), [&](const KeyHit& hit) { return hit.upper < now; }), hits.end());
+    std::unordered_map<int64_t, double> known;
+    return static_cast<int64_t>(hits.size()) <= most_scored(codes) && largest_key(scan, q, draw, std::move(hits), &behind, threads, known, answer);
+}
+
+// Draws of all classes that are not in their nucleus are drawn again, of those that come before them: `inside` says that all are in it then.
+// Where the best hold the nucleus, `least` and `most` of them are in it, as closely as the draws among these and their error ask for.
+void draw_into_nucleus(Scan& scan, int64_t q, double delta, int threads, Answer& answer) {
+    const Codes& codes = scan.codes;
+    const Executor& e = *codes.rows;
+    const std::vector<Scored>& best = answer.best;
+    if (best.empty() || static_cast<int64_t>(best.size()) < scan.question.k || !std::isfinite(best.back().z)) return;
+    const SampleRule& rule = scan.question.rules[q];
+    const double top_p = rule.top_p, beta = scan.question.beta, top = e.linked(best[0].z) * beta;
+    const TrueOrder order(*e.kernels, e, scan.all.queries[q].hidden);
+    Scored in{-1, kInf}, out{-1, -kInf};  // the last class that is known to be in the nucleus, the first that is known not to be
+    const auto as_in = [&](const Scored& x) { return x.id == in.id || order(x, in); };
+    const auto as_out = [&](const Scored& x) { return x.id == out.id || order(out, x); };
+    std::vector<double> mass;
+    double known = 0;
+    for (const Scored& one : best) mass.push_back(std::exp(e.linked(one.z) * beta - top)), known += mass.back();
+    // What the best and the normaliser say by themselves; whether they hold the whole of it.
+    const auto hold = [&] {
+        const bool near = std::isfinite(answer.error);
+        const double low = std::max(known, near ? std::exp(answer.lse - answer.error - top) : 0), high = near ? std::exp(answer.lse + answer.error - top) : kInf;
+        double before = 0;
+        for (size_t i = 0; i < best.size(); before += mass[i++]) {
+            if (before < top_p * low * kSurely && !as_in(best[i])) in = best[i];
+            if (before > top_p * high / kSurely && !as_out(best[i])) out = best[i];
+        }
+        return known * kSurely > top_p * high;
+    };
+    ScanRadii wide = radii_of(codes, &scan.all.queries[q], 1, kappa_of(2.0 * static_cast<double>(e.vocab), delta));
+    wide.constant[0] += static_cast<float>(scan.exponent.lost(scan.all.queries[q]));
+    int asked = 0;
+    const auto decide = [&](const Scored& x) {  // false where it stays open
+        const int side = side_of(codes, scan.all, q, scan.question, wide, &scan.estimates[q * codes.count * kTile], std::ldexp(delta, -1 - ++asked), x, threads, answer);
+        if (side != 0) (side < 0 ? in : out) = x;
+        return side != 0;
+    };
+    bool held = hold();
+    for (int draw = 0; draw < scan.keys && !held; ++draw) {
+        for (int round = 0; !held; ++round) {
+            const Scored x{answer.draws[draw].id, answer.draws[draw].z};
+            if (as_in(x)) break;
+            if (!as_out(x)) {
+                const bool decided = decide(x);
+                held = hold();
+                if (!decided && !held) return;
+                continue;
+            }
+            if (round >= kMostRedrawn || !draw_before(scan, q, wide, draw, out, threads, answer)) return;
+        }
+    }
+    answer.inside = !held;
+    while (held) {
+        answer.least = static_cast<size_t>(std::count_if(best.begin(), best.end(), as_in));
+        answer.most = best.size() - static_cast<size_t>(std::count_if(best.begin(), best.end(), as_out));
+        size_t next = answer.most;
+        for (int draw = 0; draw < scan.keys && next == answer.most; ++draw) {
+            size_t place = 0;
+            pick(e, best.data(), answer.most, rule, static_cast<uint32_t>(draw), &place);
+            if (place >= answer.least) next = place;
+        }
+        const double between = std::accumulate(mass.begin() + static_cast<int64_t>(answer.least), mass.begin() + static_cast<int64_t>(answer.most), 0.0);
+        if (next == answer.most && between > scan.question.eps * top_p * known) next = (answer.least + answer.most) / 2;
+        if (next == answer.most || !decide(best[next])) return;
+    }
 }
 
 // The queries that are left, by a full scan.
 void scan_fully(const Codes& codes, const double* hidden, const std::vector<int64_t>& left, const Question& question, std::vector<Answer>& answers) {
     if (left.empty()) return;
     SomeRows some(hidden, left, question, codes.rows->dim, codes.rows->vocab);
-    some.question.rules = nullptr, some.question.floors = nullptr;
-    if ((question.rules != nullptr || question.floors != nullptr) && question.k == 0 && std::isinf(question.eps)) return;  // who asked reads the rows for these
+    some.question.rules = nullptr;
+    if (question.rules != nullptr && question.k == 0 && std::isinf(question.eps)) return;  // who asked reads the rows for these
     SomeRows::put_back(ask(*codes.rows, some.hidden.data(), static_cast<int64_t>(left.size()), some.question), left, answers);
 }
 
@@ -348,7 +441,7 @@ void scan_fully(const Codes& codes, const double* hidden, const std::vector<int6
 
 std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, const Question& question) {
     const Executor& e = *codes.rows;
-    const bool sums = std::isfinite(question.eps), ids = question.k > 0 || question.floors != nullptr;
+    const bool sums = std::isfinite(question.eps), ids = question.k > 0;
     const int keys = question.rules != nullptr && n > 0 ? question.rules[0].n : 0;
     std::vector<Answer> answers(n);
     if (n == 0) return answers;
@@ -360,8 +453,6 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
             Question part = question;
             if (question.mask != nullptr && question.mask_per_row) part.mask += start * e.vocab;
             if (question.rules != nullptr) part.rules += start;
-            if (question.floors != nullptr) part.floors += start;
-            if (question.outside != nullptr) part.outside += start;
             std::vector<Answer> found = ask(codes, hidden + start * e.dim, std::min(at_once, n - start), part);
             std::move(found.begin(), found.end(), answers.begin() + start);
         }
@@ -375,8 +466,9 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
         return answers;
     }
     const PreparedCodes all = prepare_codes(codes, hidden, n, question.seed, question.threads);
-    // A half of what may fail is for the ids, a quarter for the intervals of all classes, a quarter for the bet.
-    const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.floors != nullptr ? e.vocab : question.k + keys), sums ? delta / 2 : by_mass ? 0.75 * delta : delta);
+    // A half of what may fail is for the ids, a quarter for the intervals of all classes, a quarter for bets: of draws by mass on their nuclei,
+    // an eighth at the most.
+    const double delta = question.delta, kappa = kappa_of(static_cast<double>(question.k + keys), sums || by_mass ? delta / 2 : delta);
     Scan scan{codes, question, all, question.threads, ids, sums, keys, Exponent(codes, question.beta), {}, {}, {}, {}, std::vector<std::atomic<float>>(n), std::vector<std::atomic<float>>(n),
               std::vector<std::atomic<float>>(n * keys)};
     for (std::atomic<float>& least : scan.key) least.store(std::numeric_limits<float>::lowest());
@@ -391,10 +483,6 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
     if (sums) scan.masses.resize(n);
     for (int64_t q = 0; q < n; ++q) {
         scan.threshold[q].store(std::numeric_limits<float>::lowest());
-        if (question.floors != nullptr) {
-            const double floor = question.floors[q];
-            scan.threshold[q].store(floor_of(floor - TrueOrder(*e.kernels, e, all.queries[q].hidden).around(floor), all.queries[q].add));
-        }
         if (sums) scan.masses[q].sums.resize(codes.count);
         if (question.entropy) scan.masses[q].spreads.resize(codes.count);
     }
@@ -411,8 +499,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
                 const std::vector<Hit>& own = scan.own_found(t, q).hits;
                 hits.insert(hits.end(), own.begin(), own.end());
             }
-            done = question.floors != nullptr ? reaching_of_codes(codes, all, q, question.floors[q], std::move(hits), inside, answer)
-                                              : best_of_codes(codes, all, q, question, kappa, std::move(hits), scan.threshold[q].load(), inside, answer);
+            done = best_of_codes(codes, all, q, question, kappa, std::move(hits), scan.threshold[q].load(), inside, answer);
         }
         if (done && keys > 0) {
             std::vector<KeyHit> hits;
@@ -420,7 +507,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
                 const std::vector<KeyHit>& own = scan.own_found(t, q).keys;
                 hits.insert(hits.end(), own.begin(), own.end());
             }
-            done = draws_of_codes(scan, q, std::move(hits), inside, answer);
+            done = draws_of_codes(scan, q, hits, inside, answer);
         }
         if (done && sums) {
             CodeMasses& masses = scan.masses[q];
@@ -434,7 +521,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
             }
             if (flooded) masses.draws.clear();
             std::sort(masses.heads.begin(), masses.heads.end(), [](const CodeHead& a, const CodeHead& b) { return a.id < b.id; });
-            done = (question.entropy ? entropy_of_codes : normaliser_of_codes)(codes, all, q, question, masses, delta / 4, inside, answer);
+            done = (question.entropy ? entropy_of_codes : normaliser_of_codes)(codes, all, q, question, masses, by_mass ? delta / 8 : delta / 4, inside, answer);
         }
         if (!sums) {  // that of the classes in the answer: a lower bound
             answer.lse = -kInf;
@@ -443,7 +530,7 @@ std::vector<Answer> ask(const Codes& codes, const double* hidden, int64_t n, con
             if (sum > 0) answer.lse = e.linked(answer.best.front().z) * question.beta + std::log(sum);
             answer.error = kInf;
         }
-        if (done && by_mass) sides_of_codes(codes, all, q, question, &scan.estimates[q * codes.count * kTile], delta / 4, answer);
+        if (done && by_mass) draw_into_nucleus(scan, q, delta / 4, inside, answer);
         answer.proved = done && !(delta > 0);
         answer.bytes += static_cast<double>(answer.rows) * e.row_bytes();
         open[q] = !done;

@@ -61,21 +61,4 @@ bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, cons
     return first == 0 || of.rest(hits, first, most, std::max(kAtOnce, at_once(question.k)), reach);
 }
 
-bool reaching_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, double floor, std::vector<Hit> hits, int threads, Answer& answer) {
-    if (static_cast<int64_t>(hits.size()) > most_scored(codes)) return false;
-    const Executor& e = *codes.rows;
-    const CodeQuery& query = all.queries[q];
-    answer.best.clear();
-    for (const Hit& hit : hits) answer.best.push_back({hit.id, 0});
-    std::sort(answer.best.begin(), answer.best.end(), [](const Scored& a, const Scored& b) { return a.id < b.id; });
-    score(e, query.hidden, answer.best, threads);
-    answer.rows += static_cast<int64_t>(answer.best.size());
-    const TrueOrder order(*e.kernels, e, query.hidden);
-    const double least = floor - order.around(floor);
-    answer.best.erase(std::remove_if(answer.best.begin(), answer.best.end(), [&](const Scored& one) { return !(one.z >= least); }), answer.best.end());
-    std::sort(answer.best.begin(), answer.best.end(), order);
-    order.settle(answer.best);
-    return true;
-}
-
 }  // namespace headlong

@@ -177,15 +177,15 @@ std::vector<CodeDrawn> find_drawn(const Codes& codes, const PreparedCodes& all, 
 // codes/ids.cpp: the k best; false where so many classes are left open that a full scan is better
 bool best_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, double kappa, std::vector<Hit> hits, float threshold,
                    int threads, Answer& answer);
-// codes/ids.cpp: all classes that reach the floor of query q, from the hits that may; false where a full scan is better
-bool reaching_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, double floor, std::vector<Hit> hits, int threads, Answer& answer);
 // codes/ids.cpp: below a logit, in float32 and without what joins every estimate
 float floor_of(double z, double add);
 // codes/normaliser.cpp: the normaliser; false where a full scan is better
 bool normaliser_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
                          Answer& answer);
-// codes/sides.cpp: how much of the mass the classes have that come before the last draw of query q, and the normaliser if it is not known
-void sides_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const float* estimates, double delta, Answer& answer);
+// codes/sides.cpp: below 0 where a class is in the nucleus of query q, above 0 where it is not, 0 where neither is known; and the normaliser
+// by intervals, where there is none. Wrong as seldom as intervals are, and with probability `delta`.
+int side_of(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const ScanRadii& wide, const float* estimates, double delta,
+            const Scored& x, int threads, Answer& answer);
 // codes/entropy.cpp: the entropy, and the normaliser on the way; false where a full scan is better
 bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
                       Answer& answer);

@@ -26,8 +26,6 @@ struct Question {
     uint64_t seed = 0;  // of those rows
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
     bool mask_per_row = false;
-    const double* floors = nullptr;  // [batch]: all classes whose logits reach it are asked for, in place of the k best; codes alone know how
-    const std::vector<int64_t>* outside = nullptr;  // [batch]: classes that are not drawn
     const SampleRule* rules = nullptr;  // [batch]: the largest keys of all classes are asked for, too; null: they are not
     bool entropy = false;  // is asked for, within eps, with the normaliser; it and `error` are in the answer
     int threads = 1;
@@ -63,7 +61,8 @@ struct Answer {
     std::vector<Draw> draws;  // of all classes, where rules asked for them; none where rows were scanned in full
     double lse = 0, error = kInf;
     double entropy = 0;  // where it was asked for: the error is its own
-    double least_ahead = 0, most_ahead = 1;  // where the draws go by mass: both ends of the share of the classes that come before the last of them
+    bool inside = false;  // where the draws go by mass: all of them are in the nucleus
+    size_t least = 0, most = SIZE_MAX;  // and of the best, how many are in it
     double kept = 0;     // of draws: the log of the mass that filters keep, within `error`
     bool proved = false, dense = false;
     int64_t rows = 0;

@@ -87,10 +87,8 @@ struct SomeRows {
         for (int64_t row : which) {
             hidden.insert(hidden.end(), all + row * dim, all + (row + 1) * dim);
             if (asked.mask_per_row) masks.insert(masks.end(), asked.mask + row * vocab, asked.mask + (row + 1) * vocab);
-            if (asked.floors != nullptr) floors.push_back(asked.floors[row]);
         }
         if (asked.mask_per_row) question.mask = masks.data();
-        if (asked.floors != nullptr) question.floors = floors.data();
     }
 
     // Puts answers of these rows in the place of others, whose reads were a part of what they took.
@@ -105,7 +103,6 @@ struct SomeRows {
 
     std::vector<double> hidden;
     std::vector<uint8_t> masks;
-    std::vector<double> floors;
     Question question;
 };
 

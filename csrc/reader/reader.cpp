@@ -12,9 +12,7 @@ namespace headlong {
 namespace {
 
 constexpr int64_t kFirstOfFilters = 64, kMoreOfFilters = 8;  // classes that filters are looked for in, and how many times more where they go on
-constexpr int kMostListed = 8;  // draws of a row for which what comes before the last of them is listed
-constexpr int kMostRounds = 8;  // of questions for the filters of a row: then every logit decides
-constexpr double kNear = 0.01, kNearest = 0.001;  // of a normaliser: about that share of draws falls between both ends of a nucleus
+constexpr double kNear = 0.01;  // of a normaliser: about that share of draws falls between both ends of a nucleus
 
 // The normaliser is that of the scored classes alone: a lower bound, and its error is infinite.
 Answer best_of(const Executor& e, const SearchResult& found) {
@@ -193,37 +191,26 @@ std::vector<int64_t> Reader::draw_from_rows(const double* rows, const std::vecto
     return left;
 }
 
-namespace {
-
-// What is asked for the filters of a row next. What an earlier question answered is kept.
-struct Asked {
-    int64_t k;      // best classes; 0: all classes that come before the draws
-    double eps;     // of the normaliser; infinite: it is not asked for
-    bool keys;      // the largest keys of all classes
-    double known = kInf;  // of what came before, the closest normaliser
-    int round = 0;  // how many questions came before
-    bool operator==(const Asked& other) const {
-        return k == other.k && eps == other.eps && keys == other.keys && known == other.known && round == other.round;
-    }
-};
-
-}  // namespace
-
-// Filters go by the best classes, the normaliser and the largest keys of all classes, which one scan finds. Where a nucleus goes on beyond
-// the best, a draw is in it if the classes before it have less than top_p, which intervals of all classes decide for most; if they have more,
-// another class is drawn. Else these classes are listed, and closer normalisers decide, at last every logit.
+// Filters go by the best classes and the normaliser; draws by mass alone by the largest keys of all classes, too, which one scan finds, and
+// which are drawn again until they are in their nucleus. Where filters keep more than the best, more are asked for, at last every logit.
 bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
                             std::vector<Draw>* draws, std::vector<Answer>& answers) const {
+    struct Asked {  // of a row next
+        int64_t k;
+        double eps;  // of the normaliser; infinite: it is not asked for
+        bool keys;
+        int round;  // how many questions came before
+        bool operator==(const Asked& other) const { return k == other.k && eps == other.eps && keys == other.keys && round == other.round; }
+    };
     const int64_t vocab = executor->vocab;
     std::vector<Asked> next;
     for (int64_t row : some) {
         const SampleRule& rule = rules[row];
         const bool keys = codes != nullptr && rule.goes_by_mass();
         const bool sums = std::isfinite(question.eps) || (rule.top_k == 0 && rule.top_p < 1 && !keys);
-        next.push_back({std::min(vocab, rule.top_k > 0 ? rule.top_k : kFirstOfFilters), sums ? std::min(question.eps, kNear) : kInf, keys});
+        next.push_back({std::min(vocab, rule.top_k > 0 ? rule.top_k : kFirstOfFilters), sums ? std::min(question.eps, kNear) : kInf, keys, 0});
     }
     std::vector<uint8_t> done(some.size()), whole(some.size());
-    std::vector<std::vector<int64_t>> outside(some.size());  // classes that were drawn and do not pass
     std::vector<size_t> open;  // whom every row of the layer is to decide
     while (true) {
         const auto first = static_cast<size_t>(std::find(done.begin(), done.end(), 0) - done.begin());
@@ -233,12 +220,8 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
         std::vector<size_t> place;
         for (size_t i = first; i < some.size(); ++i)
             if (!done[i] && next[i] == now) which.push_back(some[i]), place.push_back(i);  // what is asked of a row is its own affair
-        const auto end = [&](size_t i, bool drawn) {
-            done[place[i]] = 1;
-            if (!drawn) open.push_back(place[i]);
-        };
         if (4 * now.k > vocab && every) {  // codes would read all rows
-            for (size_t i = 0; i < which.size(); ++i) end(i, false);
+            for (size_t i : place) done[i] = 1, open.push_back(i);
             continue;
         }
         const SomeRows part(rows, which, question, executor->dim, vocab);
@@ -248,54 +231,26 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
         asked.eps = now.eps;
         asked.delta = std::ldexp(question.delta, -1 - now.round);  // together they fail as seldom as one question
         std::vector<SampleRule> own;
-        std::vector<double> floors;
-        std::vector<std::vector<int64_t>> others;
-        for (size_t i = 0; i < which.size(); ++i) {
-            own.push_back(rules[which[i]]), others.push_back(outside[place[i]]);
-            floors.push_back(kInf);  // no class where the draws are known to be among the best
-            if (now.k == 0 && draws_beyond(answers[which[i]]))
-                for (const Draw& one : answers[which[i]].draws) floors.back() = std::min(floors.back(), one.z);
-        }
-        if (now.keys) asked.rules = own.data(), asked.outside = others.data();
-        if (now.k == 0) asked.floors = floors.data();
-        std::vector<Answer> found = now.keys || now.k == 0 ? lse(part.hidden.data(), n, asked) : find_best(part.hidden.data(), n, asked);
+        for (int64_t row : which) own.push_back(rules[row]);
+        if (now.keys) asked.rules = own.data();
+        std::vector<Answer> found = now.keys ? lse(part.hidden.data(), n, asked) : find_best(part.hidden.data(), n, asked);
         if (found.empty()) return false;
         for (size_t i = 0; i < which.size(); ++i) {
             Answer& answer = answers[which[i]];
-            const SampleRule& rule = rules[which[i]];
+            const SampleRule& rule = own[i];
             found[i].rows += answer.rows, found[i].bytes += answer.bytes, found[i].dense |= answer.dense;
-            if (now.k > 0) whole[place[i]] = static_cast<int64_t>(found[i].best.size()) < now.k;
-            if (now.k == 0) found[i].draws = std::move(answer.draws), found[i].least_ahead = answer.least_ahead, found[i].most_ahead = answer.most_ahead;
-            if (now.k == 0 && !(floors[i] < kInf)) found[i].best = std::move(answer.best), found[i].proved = answer.proved;
-            if (now.round > 0 && !std::isfinite(now.eps) && std::isfinite(answer.error)) found[i].lse = answer.lse, found[i].error = answer.error;
             answer = std::move(found[i]);
+            whole[place[i]] = static_cast<int64_t>(answer.best.size()) < now.k;
             const double error = answer.error;  // of the normaliser: what is kept may be less certain
             const Verdict verdict = draw_among(*executor, answer, whole[place[i]] != 0, rule, question.eps, &(*draws)[which[i] * rule.n]);
             if (verdict != Verdict::drawn) answer.error = error;
-            const bool keyed = !answer.draws.empty();
-            Asked& then = next[place[i]];
-            const int round = now.round + 1;
-            const double known = std::min(now.eps, now.known);
-            if (verdict == Verdict::drawn) {
-                end(i, true);
-            } else if (!keyed && verdict == Verdict::more && !now.keys && now.k < vocab) {
-                then = {std::min(vocab, now.k * kMoreOfFilters), now.eps, false, known, round};
-            } else if (!every) {
-                return false;
-            } else if (!keyed || round > kMostRounds || (now.k == 0 && draws_beyond(answer))) {  // too many come before the draw
-                end(i, false);
-            } else if (now.keys && rule.n == 1 && draws_beyond(answer) && answer.least_ahead > rule.top_p) {
-                outside[place[i]].push_back(answer.draws[0].id);
-                then = {kFirstOfFilters, kInf, true, known, round};
-            } else if (draws_beyond(answer) && rule.n > kMostListed) {
-                end(i, false);
-            } else if (verdict != Verdict::all && now.k > 0) {
-                then = {0, known <= kNear ? kInf : kNear, false, known, round};
-            } else if (known > kNearest && question.delta > 0) {
-                then = {0, known <= kNear ? kNearest : kNear, false, known, round};
-            } else {
-                end(i, false);
+            if (verdict == Verdict::more && (answer.inside || !now.keys) && now.k < vocab) {
+                next[place[i]] = {std::min(vocab, now.k * kMoreOfFilters), now.eps, now.keys, now.round + 1};
+                continue;
             }
+            if (verdict != Verdict::drawn && !every) return false;
+            done[place[i]] = 1;
+            if (verdict != Verdict::drawn) open.push_back(place[i]);
         }
     }
     std::vector<int64_t> fully, near;

@@ -66,8 +66,7 @@ Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRu
     std::vector<double> mass(there);
     double sum = 0;
     for (size_t i = 0; i < there; ++i) sum += mass[i] = std::exp(e.linked(best[i].z) * beta - top);
-    const bool inside = !answer.draws.empty() && answer.most_ahead < rule.top_p * kSurely;  // every draw of all classes is in the nucleus
-    if (inside && !std::isfinite(eps)) {
+    if (answer.inside && !std::isfinite(eps)) {
         std::copy(answer.draws.begin(), answer.draws.end(), draws);
         return Verdict::drawn;
     }
@@ -90,6 +89,7 @@ Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRu
         const double low = std::max(std::exp(answer.lse - answer.error - top), sum * kSurely), high = std::exp(answer.lse + answer.error - top);
         if (!(low > 0) || !std::isfinite(high)) return Verdict::all;
         least = nucleus_size(mass, rule.top_p * low), most = nucleus_size(mass, rule.top_p * high);
+        least = std::max(least, std::min(there, answer.least)), most = std::min(most, std::max(least, answer.most));
         next = mass[least - 1] / low;
     }
     const bool by_mass = least < most && !(rule.min_p > 0);
@@ -103,7 +103,7 @@ Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRu
         if (!rule.goes_by_mass() || answer.draws.empty()) return Verdict::more;
         for (int i = 0; i < rule.n; ++i) {
             const size_t place = place_of(best, answer.draws[i].id);
-            if (place >= least && !inside) return place < there ? Verdict::all : Verdict::more;
+            if (place >= least && !answer.inside) return place < there ? Verdict::all : Verdict::more;
             draws[i] = answer.draws[i];
         }
         const double half = 0.5 * std::log1p(next / rule.top_p);  // it has top_p and less than its last class more
