@@ -120,14 +120,14 @@ struct Sides {
         return true;
     }
 
-    // b and u of the classes of a tile.
+    // b and u of the classes of a tile. Whose interval has z in it is where its estimate is: few are on the other side.
     void spread(int64_t t, double* b, double* u) const {
         Tile tile;
         read(t, tile);
         for (int c = 0; c < kTile; ++c) {
             const double mass = tile.mass[c], gap = static_cast<double>(tile.shared[c]) * tile.part;
             if ((tile.rest >> c & 1) == 0) b[c] = u[c] = 0;
-            else if (tile.between >> c & 1) b[c] = (0.5 - top_p) * (mass + gap), u[c] = 0.5 * (mass + gap);
+            else if (tile.between >> c & 1) b[c] = ((static_cast<double>(estimates[t * kTile + c]) + query.add > x.z ? 1 : 0) - top_p) * mass, u[c] = mass + gap;
             else if (tile.before >> c & 1) b[c] = (1 - top_p) * mass, u[c] = (1 - top_p) * gap;
             else b[c] = -top_p * mass, u[c] = top_p * gap;
         }

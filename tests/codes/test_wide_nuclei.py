@@ -44,3 +44,17 @@ def test_one_scan_decides_most_draws(flat: hl.Layer, hidden: np.ndarray) -> None
     several = [engine.sample(hidden, seed=seed, top_p=0.95, eps=np.inf).cost for seed in range(8)]
     assert np.mean([np.mean(cost.dense) for cost in several]) < 0.05
     assert np.mean([np.mean(cost.rows) for cost in several]) < 0.15 * CLASSES
+
+
+@pytest.mark.parametrize("top_p", [0.9, 0.99])
+def test_what_intervals_leave_open_is_decided_by_some_rows(flat: hl.Layer, hidden: np.ndarray, top_p: float) -> None:
+    """Codes of four bits leave many draws of such a layer open, at the end of a nucleus and beyond it."""
+    engine, full = hl.compile(flat, "codes", bits=4), hl.compile(flat, "full")
+    dense, rows = [], []
+    for seed in range(6):
+        drawn = engine.sample(hidden, seed=seed, top_p=top_p, eps=np.inf)
+        np.testing.assert_array_equal(drawn.ids, full.sample(hidden, seed=seed, top_p=top_p).ids)
+        dense.append(np.mean(drawn.cost.dense))
+        rows.append(np.mean(drawn.cost.rows))
+    assert np.mean(dense) < 0.25
+    assert np.mean(rows) < 0.3 * CLASSES
