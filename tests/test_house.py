@@ -26,8 +26,7 @@ CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
 """The public names: `import headlong`, or `from headlong import Layer`."""
 ENGINES = {f"engines/{family}" for family in ("methods", "structured", "mixture", "device", "saved")}
-PREVIEWS = {"previews", "previews/blocks", "encode"}
-READING = {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/reference", *ENGINES}
+READING = {*CORE, "number_checks", "native", "encode", "encode/blocks", "engines", "engines/reference", *ENGINES}
 ASKING = {*CORE, DOOR, "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "native", "bench", "heads", "torch"}
@@ -40,13 +39,12 @@ LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
     "native": {"errors", "dtypes", "arrays", "packed_rows", "plan", "numpy", "_native"},
-    "previews": CORE | {"native"},
-    "previews/blocks": CORE | {"native", "previews"},
-    "encode": CORE | {"native", "previews", "previews/blocks"},
+    "encode": CORE | {"native"},
+    "encode/blocks": CORE | {"native", "encode"},
     "engines/reference": {*CORE, "native"},
-    "engines": {*CORE, "number_checks", "native", *PREVIEWS, "engines/reference", "engines/saved"},
+    "engines": {*CORE, "number_checks", "native", "encode", "encode/blocks", "engines/reference", "engines/saved"},
     "engines/saved": {*CORE},
-    "engines/methods": {*CORE, "number_checks", "native", *PREVIEWS, "engines", "engines/reference"},
+    "engines/methods": {*CORE, "number_checks", "native", "encode", "encode/blocks", "engines", "engines/reference"},
     "engines/structured": {*CORE, "number_checks", "native", "engines", "engines/reference", "engines/saved"},
     "engines/mixture": READING - {"engines/device", "engines/saved"},
     "engines/device": {*CORE, "number_checks", "engines"},
@@ -68,7 +66,7 @@ LAW: dict[str, set[str]] = {
     "integrations/recommenders": {*ASKING, "scipy", "implicit", "rectools"},
     "inspection": MEASURING,
     "truth": {*CORE, DOOR, "native", "engines"},
-    "margins": {*CORE, "native", "previews", "engines"},
+    "margins": {*CORE, "native", "engines"},
     "teacher": CORE,
     "tune": MEASURING,
     "demo": {*MEASURING, "inspection"},

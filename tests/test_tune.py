@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 import headlong as hl
-from headlong.bench.measure import Schedule
 from headlong.cli.main import app
+from headlong.engines import contest
 from headlong.errors import OptionError, ShapeError
 from made_layers import decaying
 from oracle import truth
 
-tune = importlib.import_module("headlong.tune")  # the file: headlong.tune is the function
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clocks decide nothing here: three short rounds."""
-    monkeypatch.setattr(tune, "SHORT", Schedule(rounds=3, settle=0, calls=1, pause=0.0, seconds=0.02))
+    """Clocks decide nothing here: three short turns."""
+    monkeypatch.setattr(contest, "TURNS", 3)
 
 
 def test_the_choice_is_what_was_measured() -> None:
@@ -34,7 +31,7 @@ def test_the_choice_is_what_was_measured() -> None:
     names = [trial.name for trial in report.trials]
     assert "full" in names and "rotated codes of 4.5 bits" in names
     chosen = next(trial for trial in report.trials if trial.name == report.chosen)
-    assert chosen.seconds <= min(trial.seconds for trial in report.trials) / tune.NEAR**2
+    assert chosen.seconds <= min(trial.seconds for trial in report.trials) / contest.SOONER
     assert all(trial.kept and trial.wrong == 0 and trial.error <= 0.05 for trial in report.trials)
     assert seen[-1][0] == seen[-1][1] and report.held == len(hidden) // 4
     exact = truth(layer, hidden[:20])

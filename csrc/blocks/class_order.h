@@ -1,4 +1,4 @@
-// An order of the classes in which neighbours are alike; see previews/blocks/boxes.py.
+// An order of the classes in which neighbours are alike; see encode/blocks/boxes.py.
 #pragma once
 
 #include <cstdint>

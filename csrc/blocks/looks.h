@@ -1,4 +1,4 @@
-// Looks at sixteen neighbours at once, and at single classes: what the search over blocks reads. See previews/blocks/boxes.py.
+// Looks at sixteen neighbours at once, and at single classes: what the search over blocks reads. See encode/blocks/boxes.py.
 //
 // Kernels take plain pointers and never allocate; one translation unit per instruction set, as in kernels/.
 #pragma once

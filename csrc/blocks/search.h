@@ -42,7 +42,7 @@ struct Trial {
     void passed(double more);  // what the pass of one query read beyond the codes
 };
 
-// What is read, all of it borrowed; see previews/blocks/boxes.py, which makes it.
+// What is read, all of it borrowed; see encode/blocks/boxes.py, which makes it.
 struct Blocks {
     const void* weight = nullptr;
     Kind kind = Kind::f32;

@@ -20,7 +20,6 @@ from headlong.engines.adapting import Adapting
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
-from headlong.engines.contest import by_the_clock
 from headlong.engines.device.build import on_device
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
@@ -148,7 +147,7 @@ def _read(
         bits = sum((stop - start) * bits for start, stop, bits, _ in engine.plan.codes.segments) / layer.dim
         engine.reason += f": a code of {bits:.3g} bits for each"
     timed = method == "auto" and name == "codes" and not {"bits", "segments"} & options.keys()  # those are the caller's
-    return by_the_clock(engine, vectors, wanted, seed) if timed and vectors is not None else engine
+    return codes.by_the_clock(engine, vectors, wanted, seed) if timed and vectors is not None else engine
 
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:

@@ -21,11 +21,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong import native
 from headlong.dtypes import Doubles, Flags
 from headlong.engines.arguments import checked_hidden
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
-from headlong.previews.sums import logits_of
 
 ROUNDINGS = ("bf16 output", "bf16 weights", "int8 weights", "Q6_K weights")
 AT_ONCE = 1 << 22
@@ -57,7 +57,7 @@ def margins(layer: Layer, hidden: Any, threads: int = 1) -> Margins:
 
 
 def _margins(layer: Layer, rows: Doubles, threads: int) -> Margins:
-    logits = logits_of(layer, rows, threads)
+    logits = native.logits(layer.weight, layer.bias, rows, threads)
     every = np.arange(len(rows))
     first = np.argmax(logits, axis=1)
     best = logits[every, first]

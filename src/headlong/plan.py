@@ -1,7 +1,7 @@
 """What an engine reads, in which order, and how wrong each estimate can be.
 
 Rotated codes of all classes, bounds on blocks of classes, the preview of a published method, or none of these: then every
-query reads all rows. A plan is arrays and numbers only, saved as it is. ``encode/`` and ``previews/`` build plans; every
+query reads all rows. A plan is arrays and numbers only, saved as it is. ``encode/`` and ``engines/methods/`` build plans; every
 executor (NumPy, native) runs them.
 """
 
@@ -53,7 +53,7 @@ class BoxLevel(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``previews/blocks``.
+    """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``encode/blocks``.
 
     ``mean, centre``  ``[dim]`` float64, those of the basis
     ``head``          ``[width, dim]``: the first coordinates, ``x = head @ (hidden - mean)``

@@ -3,18 +3,16 @@
     chosen = argmin over plans of   median seconds of one query        among those that kept the promise on held-out vectors
 
 The vectors are split in the order they came, since neighbours are often alike: the first ones calibrate every plan, the last
-ones are asked, and no plan has seen them. Plans meet in pairs, interleaved, the best so far against the next one, so that
-two engines at most are in memory. What was measured is the engine that comes back, with the reasons in its ``reason``.
-
-Not here: how plans are built (``previews/``, ``encode/``), how clocks are read (``measure.py``).
+ones are asked, and no plan has seen them. Who meets whom, and whose time counts, is :mod:`headlong.engines.contest`'s business.
+What was measured is the engine that comes back, with the reasons in its ``reason``.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -22,35 +20,24 @@ import headlong
 from headlong import native
 from headlong.arrays import hidden64
 from headlong.bench import measure
-from headlong.bench.measure import Contestant, Progress, Schedule, silent
+from headlong.bench.measure import Progress, silent
 from headlong.bench.oracle import Truth, true_log_probs
 from headlong.dtypes import Doubles
 from headlong.encode.basis import LEAST_DIM
+from headlong.engines import contest
 from headlong.engines.base import Engine
 from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.report.tuning import Report, Trial, reasons
 
-HELD, FEWEST = 128, 16
-"""Held-out vectors at most, and vectors at all at least; a quarter of the vectors is held out."""
+HELD = 128
+"""Held-out vectors at most; a quarter of the vectors is held out."""
+FEWEST = 16
+"""Vectors at all at least."""
 BITS = (2.6, 3.5, 4.5, 6.0, 8.0)
 """Of a coordinate on average, of the rotated codes that are tried."""
-NEAR = 0.97
-"""A challenger has to be this much faster: what is alike stays with what was tried first."""
 TIE = 1e-9
 """Log-probabilities this near are equal: ids may differ."""
-SHORT = Schedule(rounds=5, settle=1, calls=4, pause=0.02, seconds=4.0)
-
-
-class Task(NamedTuple):
-    """What every plan is measured on."""
-
-    layer: Layer
-    calibration: Doubles
-    held: Doubles
-    truth: Truth
-    k: int
-    compiled: dict[str, Any]
 
 
 def tune(
@@ -75,86 +62,47 @@ def tune(
     held = vectors[len(vectors) - len(vectors) // 4 :]
     calibration = vectors[: len(vectors) - len(held)]
     held = held[:: -(-len(held) // HELD)]
-    task = Task(
-        layer, calibration, held, Truth.of(layer, held, k), k,
-        {"eps": eps, "delta": delta, "threads": threads, "seed": seed},
-    )  # fmt: skip
-    count = native.threads(threads)
+    truth, count, tell = Truth.of(layer, held, k), native.threads(threads), progress or silent
+    plans: list[tuple[str, str, dict[str, Any]]] = [
+        *((f"rotated codes of {bits:g} bits", "codes", {"bits": bits}) for bits in BITS if layer.dim >= LEAST_DIM),
+        ("full", "full", {}),
+    ]
+    trials: dict[str, Trial] = {}
+
+    def contestants() -> Iterator[tuple[str, Engine]]:
+        for number, (name, method, options) in enumerate(plans):
+            vectors, start = None if method == "full" else calibration, time.perf_counter()
+            how: dict[str, Any] = {"eps": eps, "delta": delta, "threads": threads, "seed": seed, **options}
+            engine = headlong.compile(layer, method, calibration=vectors, **how)
+            trials[name] = judged(layer, held, truth, k, name, options, engine, time.perf_counter() - start)
+            yield name, engine
+            tell(number + 1, len(plans))
+
     with measure.pinned(count):
-        contest = _tournament(task, progress or silent)
-        assert contest.best is not None
-        chosen, engine = contest.best
-    report = Report(tuple(contest.trials), chosen.name, len(held), count)
+        found, engine = contest.fastest(contestants(), held, k, (1,), lambda name, _: trials[name].kept)
+    timed = zip(trials.values(), found.seconds[:, 0], strict=True)
+    report = Report(tuple(one._replace(seconds=float(seconds)) for one, seconds in timed), found.fastest, len(held), count)
     engine.reason = "\n".join(reasons(report))
     return engine, report
 
 
-class _Contest:
-    """Everyone against the best so far; of two that keep the promise the faster one stays."""
-
-    def __init__(self, task: Task, progress: Progress) -> None:
-        self.task, self.progress = task, progress
-        self.trials: list[Trial] = []
-        self.best: tuple[Trial, Engine] | None = None
-
-    def meet(self, name: str, method: str, **options: Any) -> Trial:
-        engine, took = _built(self.task, method, options)
-        trial = _judged(self.task, name, options, engine, took)
-        if self.best is None:
-            trial = trial._replace(seconds=_contest(self.task.held, {"next": engine}, self.task.k)[0])
-        else:
-            ours, theirs = _contest(self.task.held, {"best": self.best[1], "next": engine}, self.task.k)
-            # On the scale of the best one's first contest, so that a machine that got busy since is not held against anyone.
-            trial = trial._replace(seconds=theirs * self.best[0].seconds / ours)
-        self.trials.append(trial)
-        if self.best is None or (trial.kept, -trial.seconds) > (self.best[0].kept, -self.best[0].seconds * NEAR):
-            self.best = trial, engine
-        self.progress(len(self.trials), len(BITS) + 1)
-        return trial
-
-
-def _tournament(task: Task, progress: Progress) -> _Contest:
-    """Rotated codes of fewer and of more bits, no codes."""
-    contest = _Contest(task, progress)
-    for bits in BITS if task.layer.dim >= LEAST_DIM else ():
-        contest.meet(f"rotated codes of {bits:g} bits", "codes", bits=bits)
-    contest.meet("full", "full")
-    progress(len(contest.trials), len(contest.trials))
-    return contest
-
-
-def _built(task: Task, method: str, options: dict[str, Any]) -> tuple[Engine, float]:
-    vectors = None if method == "full" else task.calibration
-    start = time.perf_counter()
-    engine = headlong.compile(task.layer, method, calibration=vectors, **task.compiled, **options)
-    return engine, time.perf_counter() - start
-
-
-def _judged(task: Task, name: str, options: dict[str, Any], engine: Engine, took: float) -> Trial:
+def judged(
+    layer: Layer, held: Doubles, truth: Truth, k: int, name: str, options: dict[str, Any], engine: Engine, took: float
+) -> Trial:
     """Its answers about the held-out vectors against float64, and what one query reads."""
-    top = engine.topk(task.held, task.k)
-    true = true_log_probs(task.layer, task.held, top.ids, task.truth.lse)
-    wrong = int((np.abs(np.sort(true, axis=1)[:, ::-1] - task.truth.log_probs) > TIE).any(axis=1).sum())
+    top = engine.topk(held, k)
+    true = true_log_probs(layer, held, top.ids, truth.lse)
+    wrong = int((np.abs(np.sort(true, axis=1)[:, ::-1] - truth.log_probs) > TIE).any(axis=1).sum())
     worst = float(np.abs(top.log_probs - true).max()) if math.isfinite(engine.promise.eps) else math.inf
-    single = [engine.topk(row[None], task.k).cost for row in task.held[:FEWEST]]
+    single = [engine.topk(row[None], k).cost for row in held[:FEWEST]]
     codes = 0.0 if engine.plan.codes is None else engine.plan.codes.tiles.nbytes / 2**20
     # A rate of failures that a promise of this many queries could hardly show is taken for kept.
-    allowed = engine.promise.delta * len(task.held) + 3 * math.sqrt(engine.promise.delta * len(task.held))
+    allowed = engine.promise.delta * len(held) + 3 * math.sqrt(engine.promise.delta * len(held))
     return Trial(
         name, options, math.inf, float(np.mean([cost.bytes[0] for cost in single])),
         float(np.mean([cost.rows[0] for cost in single])), codes, took, worst, wrong, float(np.mean(top.proved)),
         wrong <= allowed,
     )  # fmt: skip
-
-
-def _contest(queries: Doubles, engines: dict[str, Engine], k: int) -> list[float]:
-    """Median seconds of one call of each."""
-
-    def asking(engine: Engine) -> Callable[[Any], Any]:
-        return lambda hidden: engine.topk(hidden, k)
-
-    field = [Contestant(name, asking(engine)) for name, engine in engines.items()]
-    return [float(np.median(timing.seconds)) for timing in measure.contest(field, queries, 1, SHORT)]
 
 
 def as_record(report: Report, engine: Engine) -> dict[str, Any]:

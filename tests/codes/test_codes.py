@@ -19,16 +19,16 @@ from adversarial import DTYPES
 from headlong import native
 from headlong.dtypes import Doubles
 from headlong.encode.basis import basis_for
+from headlong.encode.blocks.coding import Encoded, Group, Groups, encode
 from headlong.encode.segments import by_water_filling
 from headlong.encode.tiles import codes_of, packed, quantised, shared
+from headlong.encode.whitening import Basis, whiten
 from headlong.engines import contest
 from headlong.engines.promise_failures import limits
 from headlong.engines.reference.codes import kappa_of, unpacked
 from headlong.layers.matrix import Layer
 from headlong.links import SIGSOFTMAX, Link, SoftCap
 from headlong.plan import CODE_BITS, Segment
-from headlong.previews.encode import Encoded, Group, Groups, encode
-from headlong.previews.whitening import Basis, whiten
 from made_layers import SEGMENTS, awkward, decaying, gaussian, reader
 from oracle import check_within, logsumexp, truth
 
@@ -342,15 +342,28 @@ def layer_of(vocab: int = 4096, dim: int = 96) -> tuple[hl.Layer, np.ndarray]:
 def test_codes_are_taken_where_they_were_faster(clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict follows the times: here they are planted."""
     layer, hidden = layer_of()
-    table = np.ones((3, 3))
-    table[2] = 0.4, 0.9, 1.1  # by all of them: a normaliser does not depend on its batch
-    monkeypatch.setattr(contest, "timed", lambda engines, vectors: table[: len(engines)])
+    times = {2: (1.0, 1.0, 1.0), 6: (0.4, 0.9, 1.1)}  # by all batches: a normaliser does not depend on its own
+
+    def planted(engines: Any, vectors: Any, batches: Any) -> np.ndarray:
+        widths = [None if one.plan.codes is None else {segment.bits for segment in one.plan.codes.segments} for one in engines]
+        return np.array([(1.0,) * 3 if bits is None else times[6 if 6 in bits else 2] for bits in widths])
+
+    monkeypatch.setattr(contest, "_asking", lambda engine, k: engine)
+    monkeypatch.setattr(contest, "timed", planted)
     engine = hl.compile(layer, calibration=hidden, delta=0.0)
-    assert engine.plan.codes is not None
-    assert "us a query, 1, 8, 64 at once" in engine.reason
-    table[2] = 2.0
-    table[1] = 0.99
+    assert engine.plan.codes is not None and 6 in np.array(engine.plan.codes.segments)
+    assert "us a query, 1, 8, 64 at once: all rows 1000000, 125000, 15625; " in engine.reason
+    times[2], times[6] = (0.99,) * 3, (2.0,) * 3
     assert hl.compile(layer, calibration=hidden, delta=0.0).name == "full"
+
+
+def test_who_may_not_be_kept_loses_a_contest_and_a_busy_turn_is_held_against_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contest, "_asking", lambda engine, k: engine)
+    busy = iter((1.0, 10.0, 1.0))
+    monkeypatch.setattr(contest, "timed", lambda asks, vectors, batches: next(busy) * np.array([[float(ask)] for ask in asks]))
+    field: Any = [("slow", 4), ("false", 1), ("fast", 2)]
+    found, chosen = contest.fastest(field, np.zeros((1, 1)), 1, (1,), lambda name, _: name != "false")
+    assert chosen == 2 and found.fastest == "fast" and found.seconds[:, 0].tolist() == [4, 1, 2]
 
 
 def test_a_real_contest_ends_and_answers_right(clock: None, tmp_path) -> None:
@@ -369,7 +382,7 @@ def test_a_real_contest_ends_and_answers_right(clock: None, tmp_path) -> None:
 def test_every_contender_is_timed_on_every_batch() -> None:
     layer, hidden = layer_of(2100, 128)
     engines = [hl.compile(layer, name, delta=1e-6) for name in ("full", "codes")]
-    seconds = contest.timed(engines, hidden[:64])
+    seconds = contest.timed([engine.topk for engine in engines], hidden[:64])
     assert seconds.shape == (2, 3) and (seconds > 0).all()
 
 
@@ -484,7 +497,7 @@ def test_the_basis_whitens_and_sorts() -> None:
 def test_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden = decaying(300, 20)
     whole = whiten(layer.weight, hidden.astype(np.float64))
-    monkeypatch.setattr("headlong.previews.whitening.PIECE", 1)
+    monkeypatch.setattr("headlong.encode.whitening.PIECE", 1)
     parts = whiten(layer.weight, hidden.astype(np.float64))
     np.testing.assert_allclose(np.abs(whole.back), np.abs(parts.back), rtol=1e-3, atol=1e-3 * np.abs(whole.back).max())
 

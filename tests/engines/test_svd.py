@@ -7,9 +7,9 @@ import pytest
 
 import headlong as hl
 from adversarial import CASES, build
+from headlong.engines.methods.svd import rotation
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import NonFiniteError, OptionError, ShapeError
-from headlong.previews.svd import rotation
 from oracle import logsumexp
 
 RNG = np.random.default_rng(11)

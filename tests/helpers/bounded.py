@@ -11,12 +11,12 @@ import headlong as hl
 from adversarial import build
 from block_bounds import bounds, closer, halves_of
 from headlong import native
+from headlong.encode.blocks.boxes import blocks_of
+from headlong.encode.whitening import whiten
 from headlong.engines.base import Engine
+from headlong.engines.methods.blocks import EVERY
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
-from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import EVERY
-from headlong.previews.whitening import whiten
 from oracle import check_topk, truth
 
 LEVELS = native.levels()[1:]

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from headlong.arrays import evenly
 from headlong.dtypes import Doubles, Floats
+from headlong.encode.whitening import Directions, parts
 from headlong.layers.matrix import Layer
 from headlong.plan import CLASS_BLOCK as TILE
 from headlong.plan import GROUP, LARGEST, LEAST_SHARE, LINE, Codes, Segment, code_bytes, out_of_range, tile_bytes
-from headlong.previews.whitening import Directions, parts
 from headlong.randomness import stream
 
 STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}

@@ -27,8 +27,8 @@ import numpy as np
 from headlong.dtypes import Doubles
 from headlong.engines.base import Engine
 from headlong.engines.contract import Changeable
+from headlong.engines.kept_queries import Queries
 from headlong.layers.matrix import Layer
-from headlong.previews.kept_queries import Queries
 from headlong.promise import Promise
 
 NICENESS = 5

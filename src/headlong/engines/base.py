@@ -46,7 +46,6 @@ from headlong.layers.written_to import WrittenTo
 from headlong.links import Affine, lowering_error
 from headlong.number_checks import real
 from headlong.plan import MOST_SCORED, Plan
-from headlong.previews.sums import logits_of
 from headlong.promise import Promise
 
 LONGEST = 1e30
@@ -280,7 +279,7 @@ class Engine(Changeable, Common):
 
     def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]:
         """The logits of all classes and their log-probabilities ``[n, vocab]``, in float64."""
-        logits = logits_of(self.layer, hidden, native.threads(self._threads))
+        logits = native.logits(self.layer.weight, self.layer.bias, hidden, native.threads(self._threads))
         return normalised(logits, self.layer.link(logits))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.arrays import Array, as_numpy, checked_ids, stored_matrix
 from headlong.dtypes import Ids
+from headlong.encode.blocks.boxes import blocks_in
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms
 from headlong.engines.direct_call import Direct, direct
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, NEIGHBOURS
-from headlong.previews.blocks.boxes import blocks_in
 
 Places = NDArray[Any]
 

@@ -1,105 +1,111 @@
-"""Plans chosen by the clock: the plausible ones are made, asked some queries in turns, and the fastest is kept.
+"""The clock: contestants are asked the same vectors in turns, and the fastest is kept.
 
-What the engine promises, ids alone or normalisers within ``eps``, for one query, for eight and for sixty-four at once: which of
-all rows and of two lists of segments answers soonest, over these batches, one query counted twice. Nothing is predicted: what
-is timed is what a caller would wait for on this machine.
+::
 
-``HEADLONG_PLAN=first`` keeps the first list, without a clock: for tests that have to be the same every time.
+    chosen = argmin over contestants of  exp(mean over batches of  log seconds)        among those that may be kept
+
+Nothing is predicted: what is timed is what a caller would wait for on this machine. Contestants meet in pairs, the best so far
+against the next one, so that two engines at most are in memory. ``headlong.compile`` holds a contest between all rows and the
+plausible lists of codes (:mod:`headlong.engines.methods.codes`), then between what won and blocks before it
+(:mod:`headlong.engines.methods.blocks`); ``headlong.tune`` between codes of more and of fewer bits.
+
+``HEADLONG_PLAN=first`` asks no clock: the first list of codes is kept, and there are blocks only where they were asked for. It
+is for tests that have to be the same every time.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import time
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headlong import native
 from headlong.dtypes import Doubles
-from headlong.encode.basis import basis_for, energy
-from headlong.encode.segments import plausible
-from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
-from headlong.engines.full import Full
-from headlong.plan import Codes, Plan
-from headlong.promise import Promise
 
 VARIABLE = "HEADLONG_PLAN"
-BATCHES, WEIGHTS = (1, 8, 64), (2, 1, 1)
-"""How many at once, and what each counts: a decoder asks one query at a time."""
-SECONDS, TURNS = 0.3, 9
-"""Of all timing, about, and how often each is asked at most."""
+BATCHES = (1, 8, 64)
+"""How many vectors are asked at once."""
+WEIGHTS = (2, 1, 1)
+"""What each batch counts: a decoder asks one query at a time."""
+SECONDS = 0.3
+"""What the timing of a pair takes, about."""
+TURNS = 9
+"""How often each is asked at most."""
 SOONER = 0.95
-"""Of the other's time: what is no sooner than that is not worth a second copy."""
+"""The share of the other's time that a challenger may take at most: what is hardly sooner is not worth a second copy."""
+
+Ask = Callable[[Doubles], Any]
+
+
+def decides() -> bool:
+    """Whether the clock is asked."""
+    return os.environ.get(VARIABLE) != "first"
 
 
 class Contest(NamedTuple):
-    """Median seconds of a call, ``[plan][batch]``, of each plan in the order of their names."""
+    """Median seconds of a call, ``[contestant][batch]``, in the order of their names, on the scale of the first one's turns;
+    the name that won."""
 
     names: tuple[str, ...]
     seconds: Doubles
+    batches: tuple[int, ...]
+    fastest: str
 
     def __str__(self) -> str:
         each = (
-            f"{name} " + ", ".join(f"{seconds / batch * 1e6:.0f}" for seconds, batch in zip(row, BATCHES, strict=True))
+            f"{name} " + ", ".join(f"{seconds / batch * 1e6:.0f}" for seconds, batch in zip(row, self.batches, strict=True))
             for name, row in zip(self.names, self.seconds, strict=True)
         )
-        return f"us a query, {', '.join(map(str, BATCHES))} at once: " + "; ".join(each)
-
-    @property
-    def fastest(self) -> int:
-        """The first, or one that is clearly sooner, over all batches."""
-        ratios = np.average(np.log(self.seconds / self.seconds[0]), axis=1, weights=WEIGHTS)
-        ratios[0] = math.log(SOONER)
-        return int(ratios.argmin())
+        return f"us a query, {', '.join(map(str, self.batches))} at once: " + "; ".join(each)
 
 
-def by_the_clock(engine: Engine, calibration: Doubles, wanted: Promise, seed: int) -> Engine:
-    """The engine by the fastest of: all rows, and the plausible lists of segments; its blocks stay."""
-    layer = engine.layer
-    if os.environ.get(VARIABLE) == "first":
-        return engine
-    basis = basis_for(layer, calibration)
-    made: list[Codes] = []
-    for segments in plausible(layer, energy(layer, basis, calibration), wanted):
-        own = engine.plan.codes
-        again = own is not None and own.segments == segments
-        codes = own if again else codes_of(layer, basis, segments, seed)
-        if codes is not None:
-            made.append(codes)
-    if not made:
-        return engine
-    engines = [engine.with_plan(engine.plan._replace(codes=codes), wanted, "") for codes in (None, *made)]
-    names = ("all rows", *(named(codes) for codes in made))
-    contest = Contest(names, timed(engines, np.ascontiguousarray(some_of(calibration))))
-    native.loaded().forget_ways()  # NumPy's threads looked out for work between these calls
-    plan = engines[contest.fastest].plan
-    method = Full() if plan == Plan() else engine.method
-    return engine.with_plan(plan, wanted, f"{engine.reason}; {contest}", method)
+def fastest(
+    contestants: Iterable[tuple[str, Engine]],
+    vectors: Doubles,
+    k: int = 10,
+    batches: Sequence[int] = BATCHES,
+    may_be_kept: Callable[[str, Engine], bool] = lambda *_: True,
+) -> tuple[Contest, Engine]:
+    """The first contestant, or one that is clearly sooner over all batches; one that may not be kept loses to all others."""
+    others = iter(contestants)
+    first, engine = next(others)
+    names, seconds, best, kept = [first], [timed([_asking(engine, k)], vectors, batches)[0]], 0, may_be_kept(first, engine)
+    for name, other in others:
+        ours, theirs = timed([_asking(engine, k), _asking(other, k)], vectors, batches)
+        names.append(name)
+        seconds.append(theirs * seconds[best] / ours)  # a machine that got busy since is not held against anyone
+        fair = may_be_kept(name, other)
+        sooner = np.average(np.log(theirs / ours), weights=WEIGHTS[: len(batches)]) < np.log(SOONER)
+        if (fair, sooner) > (kept, False):
+            engine, best, kept = other, len(names) - 1, fair
+    if native.isa() != native.REFERENCE:
+        native.loaded().forget_ways()  # NumPy's threads looked out for work between these calls
+    return Contest(tuple(names), np.array(seconds), tuple(batches), names[best]), engine
 
 
-def named(codes: Codes) -> str:
-    """The segments in words: "64x8 512x4"."""
-    return " ".join(f"{stop - start}x{bits}" for start, stop, bits, _ in codes.segments)
+def _asking(engine: Engine, k: int) -> Ask:
+    return lambda rows: engine.topk(rows, min(k, engine.layer.vocab))
 
 
-def some_of(vectors: Doubles) -> Doubles:
-    """As many vectors as the largest batch takes."""
-    return np.asarray(vectors[np.linspace(0, len(vectors) - 1, BATCHES[-1]).astype(int)])
+def some_of(vectors: Doubles, count: int = BATCHES[-1]) -> Doubles:
+    """``count`` vectors, evenly spread."""
+    return np.ascontiguousarray(vectors[np.linspace(0, len(vectors) - 1, count).astype(int)])
 
 
-def timed(engines: list[Engine], vectors: Doubles) -> Doubles:
-    """Median seconds ``[engine, batch]`` of calls in turns, each engine after the others' arrays went through the caches."""
-    spent: list[list[list[float]]] = [[[] for _ in BATCHES] for _ in engines]
+def timed(asks: Sequence[Ask], vectors: Doubles, batches: Sequence[int] = BATCHES) -> Doubles:
+    """Median seconds ``[ask, batch]`` of calls in turns, each after the others' arrays went through the caches."""
+    spent: list[list[list[float]]] = [[[] for _ in batches] for _ in asks]
     started = time.perf_counter()
     for turn in range(TURNS):
-        for place, batch in enumerate(BATCHES):
+        for place, batch in enumerate(batches):
             first = turn * 7 % (len(vectors) - batch + 1)
-            for engine, times in zip(engines, spent, strict=True):
+            for ask, times in zip(asks, spent, strict=True):
                 begun = time.perf_counter()
-                engine.topk(vectors[first : first + batch], min(10, engine.layer.vocab))
+                ask(vectors[first : first + batch])
                 times[place].append(time.perf_counter() - begun)
         if turn >= 2 and time.perf_counter() - started > SECONDS:
             break

@@ -7,7 +7,7 @@
     log p = z - log(sum(exp(z)))
 
 After Chen, Grangier and Auli (2016): frequent classes read many coordinates, rare ones few. These blocks are of any size, and
-not those of sixteen classes that searches bound together (``previews/blocks/boxes.py``).
+not those of sixteen classes that searches bound together (``encode/blocks/boxes.py``).
 """
 
 from __future__ import annotations

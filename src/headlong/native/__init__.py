@@ -41,6 +41,7 @@ from headlong.native.load_module import loaded, module
 from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import (
     gumbels,
+    logits,
     products,
     row_norms,
 )
@@ -50,6 +51,6 @@ __all__ = [
     "REFERENCE", "Doubles", "DrawsOfExpert", "Executor", "FoundByBlocks", "FoundByCoordinates", "FoundDraws",
     "FoundEntropy", "FoundLse", "FoundOfExpert", "FoundTopK", "Mask", "adaptive", "blocks", "code_reader",
     "descent", "direct_call", "executor", "experts", "gumbels", "is_native", "isa", "levels",
-    "link_gradients", "link_losses", "loaded", "mark", "module", "neighbours", "products", "reader", "round_up", "row_norms",
-    "threads", "widened",
+    "link_gradients", "link_losses", "loaded", "logits", "mark", "module", "neighbours", "products", "reader", "round_up",
+    "row_norms", "threads", "widened",
 ]  # fmt: skip

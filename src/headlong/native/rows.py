@@ -43,6 +43,14 @@ def products(weight: Array, hidden: Doubles, thread_count: int = 1) -> Doubles:
     return out
 
 
+def logits(weight: Array, bias: Floats | None, hidden: Doubles, thread_count: int = 1) -> Doubles:
+    """All logits ``hidden @ weight.T + bias`` of a few vectors, in float64."""
+    found = products(weight, hidden, thread_count)
+    if bias is not None:
+        found += bias
+    return found
+
+
 def _pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
     """The rows as float64, some whole blocks at a time: no pass ever holds a wide copy of the layer."""
     step = max(1, PIECE // (8 * weight.shape[1] * CLASS_BLOCK)) * CLASS_BLOCK

@@ -23,12 +23,11 @@ from bounded import (
     clustered,
 )
 from headlong import native
+from headlong.encode.blocks.boxes import spectral
+from headlong.encode.blocks.records import lengths_up
 from headlong.errors import HeadlongError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
-from headlong.previews.blocks import choice as block_choice
-from headlong.previews.blocks.boxes import spectral
-from headlong.previews.blocks.records import lengths_up
 from headlong.store import open_file, write_file
 from oracle import truth
 
@@ -104,8 +103,8 @@ def test_every_kernel_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headlong.previews.blocks.boxes.ROOT", 16)
-    monkeypatch.setattr("headlong.previews.blocks.boxes.AT_ONCE", NEIGHBOURS**3)  # in three pieces
+    monkeypatch.setattr("headlong.encode.blocks.boxes.ROOT", 16)
+    monkeypatch.setattr("headlong.encode.blocks.boxes.AT_ONCE", NEIGHBOURS**3)  # in three pieces
     layer, hidden, blocks = made(9001, 24)
     assert len(blocks.levels) == 4
     check_bounds(layer, blocks, hidden[:3])
@@ -117,13 +116,13 @@ def test_several_levels_of_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("vocab", [1000, 2 * NEIGHBOURS**3 + 5])
 def test_classes_coded_twice_are_those_that_were_kept(monkeypatch: pytest.MonkeyPatch, vocab: int) -> None:
-    monkeypatch.setattr("headlong.previews.blocks.boxes.AT_ONCE", NEIGHBOURS**3)
+    monkeypatch.setattr("headlong.encode.blocks.boxes.AT_ONCE", NEIGHBOURS**3)
     layer, hidden = clustered(vocab, 150)
     weight = layer.weight.copy()
     weight[7] *= np.float32(1e32)  # out of float32's reach, so not coded
     layer = Layer(weight, layer.bias)
     once = boxes(layer, hidden)
-    monkeypatch.setattr("headlong.previews.blocks.boxes.KEPT", 0)
+    monkeypatch.setattr("headlong.encode.blocks.boxes.KEPT", 0)
     twice = boxes(layer, hidden)
     np.testing.assert_array_equal(once.order, twice.order)
     np.testing.assert_array_equal(once.closer, twice.closer)
@@ -180,24 +179,10 @@ def test_links_and_the_normaliser_of_the_scored_alone() -> None:
     assert np.isinf(top.error).all() and np.isnan(top.lse).all()
 
 
-def test_a_large_batch_and_a_normaliser_look_at_all_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_normaliser_reads_what_is_behind_blocks() -> None:
     layer, hidden = clustered(2000, 40)
-    monkeypatch.setattr(block_choice, "sooner", lambda *asked: asked[-1] == 1)  # as where a look is cheaper for a batch
     engine = hl.compile(layer, calibration=hidden, method="codes", blocks=True, eps=0.01, delta=0.0)
     assert np.isfinite(engine.topk(hidden[:5], 9).error).all()
-    many = np.tile(hidden, (2, 1))
-    found = engine.topk(many, 3, eps=math.inf)
-    check(found, layer, many)
-    assert (found.cost.bytes > engine.plan.codes.tiles.nbytes / len(many)).all()  # codes answer
-
-
-def test_they_are_chosen_where_they_read_less_and_only_there() -> None:
-    layer, hidden = clustered(8000, 96)
-    assert hl.compile(layer, method="codes", calibration=hidden).plan.blocks is not None
-    rng = np.random.default_rng(0)
-    flat = Layer(rng.standard_normal((8000, 96), np.float32))
-    assert hl.compile(flat, method="codes", calibration=rng.standard_normal((500, 96), np.float32)).plan.blocks is None
-    assert hl.compile(layer, method="codes").plan.blocks is None
     assert hl.compile(layer, method="codes", blocks=True, delta=0.0).topk(hidden[:3], 4, eps=math.inf).proved.all()
     with pytest.raises(OptionError, match="blocks"):
         hl.compile(layer, method="codes", blocks=1)

@@ -18,11 +18,11 @@ from adversarial import CASES, build
 from bounded import IDS, LEVELS, clustered, through
 from headlong import native
 from headlong.answers import named_fields
+from headlong.encode.blocks.boxes import blocks_of
+from headlong.encode.whitening import whiten
 from headlong.engines.base import Engine
 from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
-from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.whitening import whiten
 from oracle import Truth, check_topk, check_within, truth
 
 DIMS = (1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100)

@@ -1,4 +1,4 @@
-"""Which calls go by blocks: recommended by vectors or on trial, given up where queries find nothing, and behind shards."""
+"""Which calls go by blocks: as far as the clock finds them sooner, given up where queries find nothing, and behind shards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import headlong as hl
 from headlong import native
 from headlong.answers import named_fields
 from headlong.arrays import Array
+from headlong.encode import basis
+from headlong.engines import contest
 from headlong.engines.base import Engine
+from headlong.engines.methods import blocks as block_choice
+from headlong.engines.methods.blocks import EVERY, MANY_UNASKED, limited
 from headlong.engines.shards import here
-from headlong.plan import MOST_SCORED, Blocks, Plan
-from headlong.previews.blocks import choice as block_choice
-from headlong.previews.blocks.choice import searched, worth
-from headlong.previews.blocks.trial import CLASSES
+from headlong.plan import MOST_SCORED, Plan
+from headlong.promise import Promise
 from made_layers import decaying
 from oracle import check_topk, check_within, truth
 
@@ -29,7 +31,7 @@ TRIED, SELDOM = 8, 512  # searches after which a trial may be over, and calls of
 def rows(dim: int = 40) -> Array:
     """Near each other in three coordinates, far from each other in all others, where they are short."""
     rng = np.random.default_rng(3)
-    weight = rng.normal(size=(CLASSES, dim))
+    weight = rng.normal(size=(MANY_UNASKED, dim))
     weight[:, LEADING:] *= 0.05
     return weight.astype(np.float32)
 
@@ -44,6 +46,20 @@ def right(weight: Array, hidden: Array, ids: Array) -> bool:
     return bool((np.argsort(-logits, axis=1, kind="stable")[:, : ids.shape[1]] == ids).all())
 
 
+@pytest.fixture
+def by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that tells the bytes that an answer took, each of a search, which lie here and there, counting two."""
+
+    def read(asks: Any, vectors: Array, batches: Any) -> np.ndarray:
+        starts = range(0, len(vectors) - max(batches), 4)
+        each = [[np.mean([ask(vectors[at : at + batch]).bytes.sum() for at in starts]) for batch in batches] for ask in asks]
+        return np.array(each) * [[1], [2]]
+
+    monkeypatch.delenv(contest.VARIABLE, raising=False)
+    monkeypatch.setattr(block_choice, "timed", read)
+
+
+@pytest.mark.usefixtures("by_bytes")
 def test_rows_that_are_found_by_blocks_recommend_them(tmp_path: Path) -> None:
     weight = rows()
     hidden = np.random.default_rng(4).normal(size=(30, weight.shape[1]))
@@ -61,6 +77,7 @@ def test_rows_that_are_found_by_blocks_recommend_them(tmp_path: Path) -> None:
     assert plan_of(hl.load(tmp_path / "engine.safetensors")).blocks.trial == blocks.trial
 
 
+@pytest.mark.usefixtures("by_bytes")
 @pytest.mark.parametrize("level", native.levels()[1:])
 def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries that look where no rows are near each other open nearly everything."""
@@ -83,6 +100,7 @@ def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytes
     assert sum(made) > SELDOM // 2 and all(made[-100:])  # a few calls search still, and bring searches back
 
 
+@pytest.mark.usefixtures("by_bytes")
 def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
     weight = rows()
     engine, beside = (hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0, **how) for how in ({}, {"blocks": False}))
@@ -97,6 +115,7 @@ def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
     assert (drawn.ids == beside.sample(hard, n=2, top_k=5, seed=3).ids).all()
 
 
+@pytest.mark.usefixtures("by_bytes")
 def test_calibrated_blocks_are_on_trial_when_other_queries_come() -> None:
     """Calibration vectors open few blocks, those that are asked open nearly all of them."""
     weight = rows()
@@ -133,6 +152,7 @@ def test_what_was_searched_in_vain_is_counted(ask: str) -> None:
     assert cost(True).bytes[0] > 1.05 * cost(False).bytes[0]
 
 
+@pytest.mark.usefixtures("by_bytes")
 @pytest.mark.parametrize(("vocab", "dim", "k"), [(1024, 64, 1), (3000, 32, 10)])
 def test_a_flat_layer_costs_at_most_a_tenth_more(vocab: int, dim: int, k: int) -> None:
     """Two queries at once, too, which share what a pass reads."""
@@ -215,9 +235,6 @@ def test_codes_answer_what_they_alone_can_behind_blocks_too(case: tuple[hl.Layer
     assert each.cost.bytes[8] < without.sample(rows[8:], seed=8, position=8, top_k=5, eps=math.inf).cost.bytes[0]
 
 
-SHARE = 0.25
-
-
 def around_centres(vocab: int = 6000, dim: int = 64) -> tuple[hl.Layer, np.ndarray]:
     """Classes near a few centres of falling energy, and hidden vectors to match."""
     rng = np.random.default_rng(0)
@@ -227,49 +244,60 @@ def around_centres(vocab: int = 6000, dim: int = 64) -> tuple[hl.Layer, np.ndarr
     return hl.Layer(weight.astype(np.float32)), ((rng.standard_normal((600, dim)) * energy + 0.3) * 4).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def subject() -> tuple[hl.Layer, Plan, Blocks, np.ndarray]:
-    if native.isa() == native.REFERENCE:
-        pytest.skip("the reference does not choose")
+def searching() -> tuple[Engine, np.ndarray]:
+    """An engine with blocks, which are asked whatever they are for, and vectors to ask."""
     layer, hidden = around_centres()
-    engine: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden, blocks=True)
-    return layer, engine.plan, engine.plan.blocks, hidden.astype(np.float64)
+    made = hl.compile(layer, "codes", eps=math.inf, calibration=hidden[:400], blocks=True)
+    assert isinstance(made, Engine)
+    return made, hidden[400:464]
 
 
-def test_what_a_search_reads_is_counted(subject: Any) -> None:
-    layer, _, blocks, hidden = subject
-    search = searched(layer, blocks, hidden, SHARE, 10)
-    assert search.every >= blocks.head.nbytes + blocks.levels[0].records.nbytes
-    assert search.opened > 0 and search.rows >= 10 and search.again == 0
-    assert searched(layer, blocks, hidden, SHARE, 256).opened > search.opened
+SHARES = {
+    "for as many classes as a search is sooner": ([0.5] * 3, [0.5] * 3, [0.5] * 3, [0.99] * 3),
+    "for fewer of them in a batch": ([0.5] * 3, [0.5, 0.5, 2], [0.5, 0.5, 2], [2, 0.5, 0.5]),
+    "and alone": ([0.5] * 3, [0.5, 2, 2], [2, 0.5, 0.5]),
+    "or never": ([1.0, 0.5, 0.5],),
+}  # fmt: skip
+"""Of the time of what is behind, that a search takes: for 1, 16, 64, 256 classes, of 1, 2 and 8 queries."""
+LIMITS = {
+    "for as many classes as a search is sooner": (64, EVERY, 64),
+    "for fewer of them in a batch": (64, 2, 1),
+    "and alone": (16, 1, 1),
+    "or never": None,
+}
 
 
-def scans_are_dear(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(block_choice, "FETCHED", 0.1)
-    patch.setattr(block_choice, "ROW", 10.0)
-    patch.setattr(block_choice, "PRODUCTS", 1.0)
+@pytest.mark.skipif(native.isa() == native.REFERENCE, reason="the reference has no blocks")
+@pytest.mark.parametrize("case", SHARES)
+def test_blocks_answer_what_the_clock_finds_them_sooner_for(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verdict follows the times: here they are planted."""
+    engine, vectors = searching()
+    left = iter(SHARES[case])
+
+    def planted(asks: Any, vectors: Array, batches: Any) -> np.ndarray:
+        return np.array([np.ones(len(batches)), (next(left) if len(batches) == 3 else [0.5, 0.99])[: len(batches)]])
+
+    monkeypatch.setattr(block_choice, "timed", planted)
+    assert engine.plan.blocks is not None
+    found = limited(engine.plan, engine.layer, engine.plan.blocks, vectors.astype(float), 1, Promise(math.inf, 0.0)).blocks
+    assert next(left, None) is None
+    if LIMITS[case] is None:
+        assert found is None
+        return
+    assert found is not None and (found.max_k, found.max_batch, found.max_k_of_batches) == LIMITS[case]
+    assert not found.samples  # of two draws at once they are hardly sooner
+    few = min(16, found.max_k)
+    always = engine.with_plan(engine.plan, engine.promise, "")
+    read = np.mean([always.topk(row[None], few).cost.bytes[0] for row in contest.some_of(vectors, block_choice.JUDGES)])
+    assert found.trial == pytest.approx(2 * (read - few * engine.layer.row_bytes))  # where it takes as long as codes
 
 
-def test_dear_places_speak_for_the_look_and_dear_scans_for_blocks(subject: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, plan, blocks, hidden = subject
-    with monkeypatch.context() as patch:
-        scans_are_dear(patch)
-        found = worth(layer, plan, blocks, hidden, SHARE)
-        assert found.max_k >= 64 and found.max_k_of_batches >= 16
-        assert found.trial > searched(layer, blocks, hidden, SHARE, 16).every
-    monkeypatch.setattr(block_choice, "FETCHED", 1000.0)
-    found = worth(layer, plan, blocks, hidden, SHARE)
-    assert found.max_k == 0 and found.max_k_of_batches == 0
-
-
-def test_a_batch_is_searched_for_up_to_as_many_classes_as_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    scans_are_dear(monkeypatch)
-    layer, hidden = around_centres()
-    made: Any = hl.compile(layer, "codes", eps=math.inf, calibration=hidden[:400])
-    plan = made.plan._replace(blocks=made.plan.blocks._replace(max_k=64, max_batch=2, max_k_of_batches=16))
-    engine, asked = Engine(layer, made.method, plan, made.norms, made.promise), hidden[400:464]
+def test_a_batch_is_searched_for_up_to_as_many_classes_as_are_worth_it() -> None:
+    made, asked = searching()
+    plan = made.plan._replace(blocks=made.plan.blocks._replace(max_k=64, max_batch=2, max_k_of_batches=16))  # type: ignore[union-attr]
+    engine = Engine(made.layer, made.method, plan, made.norms, made.promise)
     few, more = engine.topk(asked, 16), engine.topk(asked, 17)
-    without = Engine(layer, made.method, plan._replace(blocks=None), made.norms, made.promise)
+    without = Engine(made.layer, made.method, plan._replace(blocks=None), made.norms, made.promise)
     assert (few.cost.bytes != without.topk(asked, 16).cost.bytes).all()
     np.testing.assert_array_equal(more.cost.bytes, without.topk(asked, 17).cost.bytes)  # codes answer
     np.testing.assert_array_equal(few.ids[:, 0], more.ids[:, 0])
@@ -283,5 +311,5 @@ def test_vectors_that_stand_in_beside_biases_of_any_size(rng: np.random.Generato
     """Products with rows vary as biases do, where squares of these are beyond float32, too."""
     layer = hl.Layer(rng.standard_normal((300, 8), dtype=np.float32), np.float32(size) * rng.random(300, dtype=np.float32))
     assert layer.bias is not None
-    varied = np.std(block_choice.stand_ins(layer) @ layer.weight.T.astype(float))
-    assert varied > 0.4 * block_choice.BESIDE_BIAS * np.std(layer.bias.astype(float)) and np.isfinite(varied)
+    varied = np.std(basis.stand_ins(layer) @ layer.weight.T.astype(float))
+    assert varied > 0.4 * basis.BESIDE_BIAS * np.std(layer.bias.astype(float)) and np.isfinite(varied)

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong.engines import adapting
+from headlong.engines import adapting, kept_queries
 from headlong.engines.adapting import Adapting
 from headlong.errors import OptionError
-from headlong.previews import kept_queries
 from made_layers import DIM, learned, world
 
 

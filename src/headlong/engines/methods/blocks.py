@@ -1,23 +1,48 @@
-"""Whether a plan gets blocks: asked for, or shown to read less by calibration vectors, or by rows in their place."""
+"""Whether a plan gets blocks: where they were asked for, or where they answer sooner than what is behind them.
+
+The clock decides: what is behind (codes, or all rows) answers alone, and with blocks before it, the same questions in turns,
+for more and more classes, until blocks are no sooner. The questions are calibration vectors; where there are none, rows of the
+layer stand in for them. They say well where blocks are of no use: where not even rows have near neighbours. They do not say
+that queries will be as easy: hidden vectors of a language model are unlike its rows, and open nearly everything. So blocks are
+on trial while they answer (``csrc/blocks/search.h``): searches are counted, and where most of them read so much that a scan of
+all classes would have been sooner, all but one call of many are scanned. Ids are those of all rows either way.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from headlong import native
+from headlong.arrays import Array
 from headlong.dtypes import Doubles
+from headlong.encode.basis import stand_ins
+from headlong.encode.blocks.boxes import blocks_of
+from headlong.encode.whitening import Basis, Directions, whiten
+from headlong.engines.base import reader_of, rows_of
+from headlong.engines.contest import SOONER, decides, some_of, timed
 from headlong.layers.matrix import Layer
-from headlong.plan import MOST_SCORED, Plan
-from headlong.previews.blocks.boxes import blocks_of
-from headlong.previews.blocks.choice import EVERY, stand_ins, worth, worth_sampling
-from headlong.previews.blocks.trial import CLASSES, on_trial
-from headlong.previews.whitening import Directions, whiten
+from headlong.plan import MOST_SCORED, SHORT, Blocks, Plan
 from headlong.promise import Promise
 
 MOST_DIM = 8192
 """Beyond, the basis of blocks is a large matrix to decompose and to read."""
 MANY = 1024
 """Classes below which a scan of all of them is short."""
+MANY_UNASKED = 16_384
+"""Classes from which a search may save more than the building of blocks is worth, where nobody brought vectors."""
+SAMPLE = 8_192
+"""Classes that speak for all of such a layer."""
+ASKED = (1, 16, SHORT, 256, 1024, 4096)
+"""How many classes are asked for: more of them open more blocks."""
+BATCHES = (1, 2, 8)
+"""One query, two, which share what a scan reads, and what counts as a batch."""
+JUDGES, K = 16, 16
+"""Vectors whose searches' bytes are counted, and for how many classes."""
+EVERY = 2**31 - 1
 
 
 def with_blocks(
@@ -29,27 +54,89 @@ def with_blocks(
     wanted: Promise,
     asked: bool | None,
 ) -> Plan:
-    """The plan with blocks, where that was ``asked`` for or vectors, whose ``directions`` these are, show that they read less;
-    searches are native alone.
-    """
-    if native.isa() == native.REFERENCE:
+    """The plan with blocks, where that was ``asked`` for, or where they are sooner on ``calibration``, whose ``directions``
+    these are, or on rows of a large layer; searches are native alone."""
+    if asked is False or native.isa() == native.REFERENCE:
         return plan
-    if asked is None:
-        many = layer.vocab >= MANY if calibration is not None else layer.vocab >= CLASSES and math.isinf(wanted.eps)
-        tried = many and layer.dim <= MOST_DIM
-    else:
-        tried = asked
-    if not tried:
-        return plan
-    if calibration is None and not asked:
-        return on_trial(layer, plan, threads)
+    if not asked:
+        many = layer.vocab >= MANY if calibration is not None else layer.vocab >= MANY_UNASKED and math.isinf(wanted.eps)
+        if not (many and layer.dim <= MOST_DIM and decides()):
+            return plan
     vectors = stand_ins(layer) if calibration is None else calibration
     basis = whiten(layer.weight, vectors) if calibration is None else directions.basis()
-    blocks = worth(layer, plan, blocks_of(layer, basis, threads), vectors, MOST_SCORED)
     if asked:
-        batch = EVERY if blocks.max_k_of_batches >= layer.vocab else 2
-        blocks = blocks._replace(max_k=layer.vocab, max_batch=batch, trial=math.inf)
-    elif not blocks.max_k:
+        affine = layer.link.lowered()[0] == "affine"
+        blocks = blocks_of(layer, basis, threads)._replace(max_batch=EVERY, max_k=layer.vocab, samples=affine)
+        return plan._replace(blocks=blocks)
+    if calibration is None and not promising(layer, plan, basis, vectors, threads):
         return plan
-    samples = worth_sampling(layer, plan, blocks, vectors, MOST_SCORED, bool(asked))
-    return plan._replace(blocks=blocks._replace(samples=samples))
+    return limited(plan, layer, blocks_of(layer, basis, threads), vectors, threads, wanted)
+
+
+def promising(layer: Layer, plan: Plan, basis: Basis, vectors: Array, threads: int) -> bool:
+    """Whether searches among some of the classes read no more of each than a scan of all. They have fewer near neighbours."""
+    step = -(-layer.vocab // SAMPLE)
+    bias = None if layer.bias is None else np.ascontiguousarray(layer.bias[::step])
+    some = Layer(np.ascontiguousarray(layer.weight[::step]), bias)
+    search = native.blocks(some.weight, some.bias, blocks_of(some, basis, threads), MOST_SCORED, native.isa())
+    found = [search.topk(row[None], min(K, some.vocab), None, 1) for row in some_of(vectors, JUDGES)]
+    scanned = layer.vocab * layer.row_bytes if plan.codes is None else plan.codes.tiles.nbytes + plan.codes.rotation.nbytes
+    read = np.mean([one.bytes[0] for one in found])
+    return all(one.done.all() for one in found) and bool(read / some.vocab <= scanned / layer.vocab)
+
+
+def limited(plan: Plan, layer: Layer, blocks: Blocks, vectors: Doubles, threads: int, wanted: Promise) -> Plan:
+    """``plan`` with ``blocks`` before it for as many classes, and for such batches, as they answer sooner; without where they
+    do not. They are on trial from the bytes on for which a search takes as long as what is behind them."""
+    some = some_of(vectors)
+    alone, first = (_reader(layer, plan._replace(blocks=one)) for one in (None, _always(blocks, layer)))
+
+    def topk(reader: Any, k: int) -> Callable[[Doubles], Any]:
+        return lambda rows: reader.topk(rows, k, math.inf, None, threads, wanted.delta)
+
+    most, lasting, ratio = 0, dict.fromkeys(BATCHES, 0), 1.0
+    for k in ASKED:
+        if k > layer.vocab:
+            break
+        seconds = timed([topk(alone, k), topk(first, k)], some, BATCHES)
+        sooner = seconds[1] <= SOONER * seconds[0]
+        if not sooner[0]:
+            break
+        lasting |= {batch: k for batch, good in zip(BATCHES, sooner, strict=True) if good and lasting[batch] == most}
+        most = k
+        ratio = float(seconds[0, 0] / seconds[1, 0]) if k <= K else ratio
+    if not most:
+        return plan._replace(blocks=None)
+    few = min(most, K)
+    read = np.mean([topk(first, few)(row[None]).bytes[0] for row in some_of(vectors, JUDGES)])
+    return plan._replace(
+        blocks=blocks._replace(
+            max_k=most,
+            max_batch=EVERY if lasting[8] == most else 2 if lasting[2] == most else 1,
+            max_k_of_batches=lasting[8],
+            samples=_samples_sooner(layer, alone, first, some, threads),
+            trial=float(read - few * layer.row_bytes) * ratio,
+        )
+    )
+
+
+def _samples_sooner(layer: Layer, alone: Any, first: Any, some: Doubles, threads: int) -> bool:
+    """Whether a sample without filters is sooner: the noise of every class is made either way."""
+    if layer.link.lowered()[0] != "affine":
+        return False
+
+    def sample(reader: Any) -> Callable[[Doubles], Any]:
+        return lambda rows: reader.sample(rows, 1, 1.0, 0, 1.0, 0.0, 0, 0, None, threads)
+
+    seconds = timed([sample(alone), sample(first)], some, BATCHES[:2])
+    return bool((seconds[1] <= SOONER * seconds[0]).all())
+
+
+def _always(blocks: Blocks, layer: Layer) -> Blocks:
+    return blocks._replace(max_batch=EVERY, max_k=layer.vocab, samples=True, trial=math.inf)
+
+
+def _reader(layer: Layer, plan: Plan) -> Any:
+    """What answers from a plan, for its times."""
+    level, norms = native.isa(), np.zeros(layer.vocab, np.float32)  # which decide nothing but the rounding of float32
+    return reader_of(layer, plan, norms, rows_of(layer, plan, norms, level), level)

@@ -5,25 +5,29 @@ the mass, are scored exactly (``csrc/codes``). The rotation is drawn at compile 
 vector and any layer; with ``delta`` 0 the same codes prove. Where the squares of a layer's numbers leave float32, or where it
 has one coordinate, there are no codes, and every query reads all rows.
 
-``auto`` times the plausible lists of segments on calibration vectors and keeps the fastest (:mod:`headlong.engines.contest`).
+``auto`` times all rows and the plausible lists of segments on calibration vectors and keeps the fastest (:func:`by_the_clock`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from headlong import native
+from headlong.dtypes import Doubles
 from headlong.encode.basis import LEAST_DIM, basis_for, energy
 from headlong.encode.segments import by_water_filling, plausible, uniform
 from headlong.encode.tiles import codes_of
+from headlong.engines.base import Engine
+from headlong.engines.contest import decides, fastest, some_of
+from headlong.engines.full import Full
 from headlong.engines.method import Method, register
-from headlong.engines.methods.blocks import with_blocks
+from headlong.engines.methods.blocks import limited, with_blocks
 from headlong.errors import InputError, OptionError
 from headlong.layers.matrix import Layer
-from headlong.native import Doubles
 from headlong.number_checks import flag, real, whole, wholes
-from headlong.plan import CODE_BITS, Plan, Segment
+from headlong.plan import CODE_BITS, Codes, Plan, Segment
 from headlong.promise import Promise
 
 
@@ -35,7 +39,7 @@ class Coded(Method):
     ``segments``  ``[[start, stop, bits], ...]`` of the whitened coordinates in place of that; None: by ``bits``
     ``rotation``  the seed of the random rotation
     ``blocks``    bound sixteen neighbouring classes at once where ids alone are asked for (``eps=inf``; samples);
-                  None: where calibration vectors show that it reads less, or, on trial, rows of a large layer do
+                  None: where that is sooner on calibration vectors, or, of a large layer, on some of its rows
     """
 
     bits: float | None = None
@@ -88,3 +92,32 @@ class Coded(Method):
             return tuple(Segment(*wholes(one, "a segment", 0, 2**40)) for one in given)
         except (TypeError, RuntimeError, InputError) as error:  # RuntimeError: a tensor without numbers
             raise OptionError(f"segments are {self.segments!r}; expected a list of [start, stop, bits]") from error
+
+
+def by_the_clock(engine: Engine, calibration: Doubles, wanted: Promise, seed: int) -> Engine:
+    """The engine by the fastest of all rows and the plausible lists of segments, each without blocks, which would answer in
+    its place; then with the blocks that there are, as far as they are sooner than what won."""
+    layer, own, blocks = engine.layer, engine.plan.codes, engine.plan.blocks
+    if own is None or not decides():
+        return engine
+    basis = basis_for(layer, calibration)
+
+    def contestants() -> Iterator[tuple[str, Engine]]:
+        yield "all rows", engine.with_plan(Plan(), wanted, "")
+        for segments in plausible(layer, energy(layer, basis, calibration), wanted):
+            codes = own if own.segments == segments else codes_of(layer, basis, segments, seed)
+            if codes is not None:
+                yield named(codes), engine.with_plan(Plan(codes=codes), wanted, "")
+
+    contest, chosen = fastest(contestants(), some_of(calibration))
+    plan = engine.plan._replace(codes=chosen.plan.codes)
+    if blocks is not None and plan.codes is not own:
+        plan = limited(plan, layer, blocks, calibration, native.threads(engine.threads), wanted)
+    method = Full() if plan == Plan() else engine.method
+    told = f"{engine.reason}; {contest}" + ("; these without blocks" if plan.blocks is not None else "")
+    return engine.with_plan(plan, wanted, told, method)
+
+
+def named(codes: Codes) -> str:
+    """The segments in words: "64x8 512x4"."""
+    return " ".join(f"{stop - start}x{bits}" for start, stop, bits, _ in codes.segments)

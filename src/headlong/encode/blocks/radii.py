@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.dtypes import UNIT, Doubles, Floats
+from headlong.encode.blocks.coding import Encoded
+from headlong.encode.whitening import Basis
 from headlong.layers.matrix import Layer
 from headlong.native import round_up
-from headlong.previews.encode import Encoded
-from headlong.previews.whitening import Basis
 
 ROUNDING = 2.0**-19
 """Of (‖w^‖·‖x‖ + |base|): how far a float32 bound of several segments is from its formula at most."""

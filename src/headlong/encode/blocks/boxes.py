@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.arrays import evenly
 from headlong.dtypes import Doubles, Floats
+from headlong.encode.blocks.records import ArrayInPieces, BlockShape, Bytes, Classes, Gauges, boxes, joined_tops
+from headlong.encode.whitening import Basis, basis_of
 from headlong.layers.matrix import Layer
 from headlong.native import round_up
 from headlong.plan import CLASS_BLOCK, NEIGHBOURS, Blocks, BoxLevel, Plan
-from headlong.previews.blocks.records import ArrayInPieces, BlockShape, Bytes, Classes, Gauges, boxes, joined_tops
-from headlong.previews.whitening import Basis, basis_of
 
 LOOK = 16
 """Coordinates of a box, and of a class of an open block."""

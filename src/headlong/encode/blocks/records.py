@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array, large_empty
 from headlong.dtypes import Doubles, Floats
+from headlong.encode.blocks.coding import Group, encode
+from headlong.encode.blocks.radii import ROUNDING, Summands, Term, joined, roundings, typical_of
+from headlong.encode.whitening import Basis
 from headlong.layers.matrix import Layer
 from headlong.native import round_up
 from headlong.plan import NEIGHBOURS, BoxLevel
-from headlong.previews.encode import Group, encode
-from headlong.previews.radii import ROUNDING, Summands, Term, joined, roundings, typical_of
-from headlong.previews.whitening import Basis
 
 LONGEST = 1e30
 """A class whose rounding is a longer length is as good as not coded."""

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.dtypes import UNIT, Doubles, Floats
+from headlong.encode.whitening import Basis
 from headlong.layers.matrix import Layer
 from headlong.native import round_up
-from headlong.previews.whitening import Basis
 
 MOST_NORM = 2.0**60
 """Largest row that is coded: with queries up to the same norm, float32 estimates stay far from overflow."""
