@@ -445,7 +445,7 @@ def wrong(row: Run) -> str:
     return f", {percent(row['same'])} of the ids" if row.get("same", 1.0) < 1.0 else ""
 
 
-GPU_ENGINES = ("full", "codes, ids only", "svd")
+GPU_ENGINES = ("full", "codes, ids only")
 
 
 def on_a_gpu() -> str:

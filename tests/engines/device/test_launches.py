@@ -18,7 +18,7 @@ import headlong as hl
 from compiled import variant
 from devices import GPU, PLACE, recorded, tensor, torch
 from headlong.engines.device import matrix as device_matrix
-from headlong.engines.device.build import OPTIONS
+from headlong.engines.device.build import METHODS
 from headlong.engines.device.calls import call_of
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.sampling_filters import Filters
@@ -56,7 +56,7 @@ class HostLooks(TorchDispatchMode):
 
 @pytest.mark.skipif(GPU, reason="launches are recorded in the interpreter")
 @pytest.mark.parametrize("verb", sorted(VERBS))
-@pytest.mark.parametrize("name", sorted(OPTIONS))
+@pytest.mark.parametrize("name", METHODS)
 def test_nothing_waits_for_the_device_while_a_graph_is_captured(name: str, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_of(name)
     monkeypatch.setattr(type(engine), "_capturing", lambda self: True)
@@ -112,7 +112,7 @@ def test_every_kernel_compiles_for_a_gpu_and_its_registers_suffice(monkeypatch: 
 
 
 @pytest.mark.skipif(not GPU, reason="a CUDA graph takes a GPU: run this file where there is one")
-@pytest.mark.parametrize("name", sorted(OPTIONS))
+@pytest.mark.parametrize("name", METHODS)
 def test_a_captured_graph_answers_new_vectors(name: str) -> None:
     engine, rng = engine_of(name), np.random.default_rng(5)
     static = tensor(rng.standard_normal((2, DIM)).astype(np.float32))

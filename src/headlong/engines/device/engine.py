@@ -47,13 +47,11 @@ class DeviceEngine(Bounded):
 
     draws_say_log_probs: ClassVar[bool] = False
     may_be_shard = True
-    options: dict[str, Any] = {}  # noqa: RUF012 - each engine's own
+    options: ClassVar[dict[str, Any]] = {}  # it has none
 
-    def __init__(
-        self, matrix: DeviceMatrix, name: str, promise: Promise, *, place: str, options: dict[str, Any], seed: int, reason: str
-    ) -> None:
+    def __init__(self, matrix: DeviceMatrix, name: str, promise: Promise, *, place: str, seed: int, reason: str) -> None:
         self.matrix, self.name, self.promise, self.place = matrix, name, promise, place
-        self.layer, self.seed, self.reason, self.options = matrix.layer, seed, reason, options
+        self.layer, self.seed, self.reason = matrix.layer, seed, reason
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
