@@ -27,7 +27,7 @@ import numpy as np
 
 from headlong.bench.measure import claim_threads, environment, write_run
 
-COUNT, WORDS, TOKENS, PORT, CONTEXT = 40, 12, 2048, 8731, 1024
+COUNT, WORDS, TOKENS, PORT, CONTEXT = 40, 12, 4096, 8731, 1024
 TASK = """
 task: {name}
 dataset_path: json

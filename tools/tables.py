@@ -403,6 +403,27 @@ def llama_kld() -> str:
     return markdown(ReportTable("", titles, rows, caption))
 
 
+def llama_tasks() -> str:
+    found = stored("evaluation-tasks")
+    if found is None:
+        return missing("gguf_evaluation.py tasks MODEL.gguf TEXT results/evaluation-tasks.json")
+
+    def shown(values: dict[str, float], name: str, form: str) -> str:
+        return format(values[name], form) if name in values else "–"
+
+    tasks = ("endings", "words")
+    rows = tuple(
+        (way, *(shown(one["acc"], task, ".3f") for task in tasks), *(shown(one["apart"], task, ".2g") for task in tasks))
+        for way, one in found["tasks"]["rows"].items()
+    )
+    caption = (
+        f"{found['model']}; {found['tasks']['documents']} documents a task, made of WikiText-2's test text; log-probabilities "
+        f"by headlong are within {found['tasks']['error']:.2g} nats for each token. {machine(found['environment'])}"
+    )
+    titles = ("scored by", "endings: accuracy", "words: accuracy", "endings: furthest from transformers, nats", "words")
+    return markdown(ReportTable("", titles, rows, caption))
+
+
 # block: the page whose file has the table, the table, the script that writes it, and the columns that the page shows
 MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "dense-products": ("beside", "dense products", "dense_products.py --layer smollm2", ("batch", *SPEED)),
@@ -515,7 +536,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "api-names": api_names,
     "whole-steps": whole_steps, "factor": factor, "which": which, "reference": reference,
     "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-smollm2": llama_smollm2,
-    "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "llama-kld": llama_kld,
+    "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "llama-kld": llama_kld, "llama-tasks": llama_tasks,
     "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
