@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -137,14 +138,36 @@ class Codes(NamedTuple):
     most_base: float
 
 
-def code_bytes(segments: tuple[Segment, ...]) -> list[int]:
-    """Of the codes of each segment in a tile."""
-    return [-(-(stop - start) // GROUP) * bits * CLASS_BLOCK * 4 for start, stop, bits, _ in segments]
+class TileLayout(NamedTuple):
+    """Where the parts of a tile begin, in bytes, as ``TileLayout`` of ``csrc/scan/tiles.h`` has it, which describes the codes.
 
+    ``codes``    of every segment, as many bytes each as lie before the next part
+    ``scales, bases, shares, largest``  float32: ``[segments, 64]``, ``[64]``, ``[64]``, and the tile's own ``[segments, 2]``
+    ``bytes``    of a whole tile, filled up to whole lines
+    """
 
-def tile_bytes(segments: tuple[Segment, ...]) -> int:
-    """Of a whole tile: codes, numbers of its classes, and its own, filled up to whole lines."""
-    return sum(code_bytes(segments)) + CLASS_BLOCK * 4 * (len(segments) + 2) + -(-len(segments) * 8 // LINE) * LINE
+    codes: tuple[int, ...]
+    scales: int
+    bases: int
+    shares: int
+    largest: int
+    bytes: int
+
+    @classmethod
+    def of(cls, segments: tuple[Segment, ...]) -> TileLayout:
+        count, number = len(segments), CLASS_BLOCK * 4
+        ends = [0, *accumulate(-(-(stop - start) // GROUP) * bits * number for start, stop, bits, _ in segments)]
+        bases = ends[-1] + count * number
+        largest = bases + 2 * number
+        return cls(tuple(ends[:-1]), ends[-1], bases, bases + number, largest, largest + -(-count * 8 // LINE) * LINE)
+
+    def numbers(self, tiles: NDArray[np.uint8]) -> tuple[Floats, Floats, Floats, Floats]:
+        """``scales [tiles, segments, 64]``, ``bases`` and ``shares [tiles, 64]``, ``largest [tiles, segments, 2]``."""
+        found = np.ascontiguousarray(tiles[:, self.scales :]).view(np.float32)
+        count, segments = len(tiles), len(self.codes)
+        own, largest = found[:, : (segments + 2) * CLASS_BLOCK], found[:, (segments + 2) * CLASS_BLOCK :][:, : 2 * segments]
+        lines = own.reshape(count, segments + 2, CLASS_BLOCK)
+        return lines[:, :segments], lines[:, segments], lines[:, segments + 1], largest.reshape(count, segments, 2)
 
 
 def out_of_range(codes: Codes) -> str:
@@ -158,22 +181,20 @@ def out_of_range(codes: Codes) -> str:
 
 def tiles_out_of_range(codes: Codes, vocab: int) -> str:
     """The same of the numbers in ``tiles``, in their order there; those of classes that only pad the last tile are fixed."""
-    count, scales = len(codes.segments), sum(code_bytes(codes.segments))
-    behind = (count + 2) * CLASS_BLOCK
+    layout = TileLayout.of(codes.segments)
     for start in range(0, len(codes.tiles), TILES_AT_ONCE):
-        some = codes.tiles[start : start + TILES_AT_ONCE, scales:].view(np.float32)
-        own, of_tiles = some[:, :behind].reshape(len(some), count + 2, CLASS_BLOCK), some[:, behind : behind + 2 * count]
-        scale, base, share = own[:, :count], own[:, count], own[:, count + 1]
-        is_class = np.arange(start * CLASS_BLOCK, (start + len(some)) * CLASS_BLOCK).reshape(-1, CLASS_BLOCK) < vocab
+        scale, base, share, largest = layout.numbers(codes.tiles[start : start + TILES_AT_ONCE])
+        is_class = np.arange(start * CLASS_BLOCK, (start + len(scale)) * CLASS_BLOCK).reshape(-1, CLASS_BLOCK) < vocab
         checks = {
             "scale": (scale >= 0) & (scale < LARGEST),
             "base": np.where(is_class, np.abs(base) <= np.nextafter(np.float32(codes.most_base), LIMIT), base == -np.inf),
             "share": np.where(is_class, (share >= LEAST_SHARE) & (share < 2), share == 0),
-            "error of a tile": (of_tiles >= 0) & (of_tiles < LIMIT),
+            "error of a tile": (largest >= 0) & (largest < LIMIT),
         }
         for name, good in checks.items():
             if not good.all():
-                return f"a {name} in tile {start + int(np.argmin(good.reshape(len(some), -1).all(axis=1)))} is out of its range"
+                tile = start + int(np.argmin(good.reshape(len(scale), -1).all(axis=1)))
+                return f"a {name} in tile {tile} is out of its range"
     return ""
 
 

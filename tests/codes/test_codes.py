@@ -28,7 +28,7 @@ from headlong.engines.promise_failures import limits
 from headlong.engines.reference.codes import kappa_of, unpacked
 from headlong.layers.matrix import Layer
 from headlong.links import SIGSOFTMAX, Link, SoftCap
-from headlong.plan import CODE_BITS, Segment
+from headlong.plan import CODE_BITS, Segment, TileLayout
 from made_layers import SEGMENTS, awkward, decaying, gaussian, reader
 from oracle import check_within, logsumexp, truth
 
@@ -95,7 +95,7 @@ def test_a_planted_error_norm_is_noticed() -> None:
     codes = codes_of(layer, basis_for(layer, None), (Segment(0, 64, 2),), 0)
     assert codes is not None
     tiles = codes.tiles.copy()
-    largest = 2 * 2 * 64 * 4 + 64 * 4 + 2 * 64 * 4  # behind codes, scales, bases and shares
+    largest = TileLayout.of(codes.segments).largest
     tiles[:, largest : largest + 4] = (tiles[:, largest : largest + 4].copy().view(np.float32) / 8).view(np.uint8)
     _, _, rows = reader(layer, (Segment(0, 64, 2),), native.levels()[-1])
     est, radius = native.code_reader(rows, codes._replace(tiles=tiles), native.levels()[-1]).estimates(hidden, 5.0, 0)

@@ -32,7 +32,7 @@ from headlong.errors import (
     VersionError,
     WrongLayerError,
 )
-from headlong.plan import Segment, code_bytes
+from headlong.plan import Segment, TileLayout
 from headlong.store import checksum, open_file, write_file
 from headlong.store.checksum import KEY, PIECE, Checksum
 from structured_layers import made
@@ -125,7 +125,7 @@ def edited(path: Path, change: Any) -> None:
 
 def put_in_tile(record: Any, tensors: Any, place: int, number: float, tile: int = -1) -> None:
     """A float32 behind the codes of a tile: scales of every segment, bases, shares, and the tile's own."""
-    at = sum(code_bytes(tuple(Segment(*one) for one in record["codes"]["segments"]))) + 4 * place
+    at = TileLayout.of(tuple(Segment(*one) for one in record["codes"]["segments"])).scales + 4 * place
     tensors["plan.codes.tiles"][tile, at : at + 4] = np.frombuffer(np.float32(number).tobytes(), np.uint8)
 
 

@@ -24,7 +24,7 @@ from headlong.dtypes import Doubles, Floats
 from headlong.encode.whitening import Directions, parts
 from headlong.layers.matrix import Layer
 from headlong.plan import CLASS_BLOCK as TILE
-from headlong.plan import GROUP, LARGEST, LEAST_SHARE, LINE, Codes, Segment, code_bytes, out_of_range, tile_bytes
+from headlong.plan import GROUP, LARGEST, LEAST_SHARE, LINE, Codes, Segment, TileLayout, out_of_range
 from headlong.randomness import stream
 
 STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}
@@ -109,11 +109,8 @@ def _encoded(
     row less the centre; the largest base.
     """
     vocab, dim = layer.vocab, layer.dim
-    widths = code_bytes(segments)
-    scales = sum(widths)
-    bases = scales + len(segments) * TILE * 4
-    shares, largest = bases + TILE * 4, bases + 2 * TILE * 4
-    tiles = _aligned(-(-vocab // TILE), tile_bytes(segments))
+    layout = TileLayout.of(segments)
+    tiles = _aligned(-(-vocab // TILE), layout.bytes)
     norms, most, longest, most_base = np.zeros(len(segments)), np.zeros(len(segments)), 0.0, 0.0
     step = max(1, PIECE // (TILE * dim)) * TILE
     for start in range(0, vocab, step):
@@ -126,22 +123,20 @@ def _encoded(
         longest = max(longest, float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max(initial=0.0))) * (1 + 1e-6))
         turned = np.concatenate([rows[:, run] @ one for run, one in zip(runs, back, strict=True)], axis=1).astype(np.float32)
         most_base = max(most_base, float(np.abs(base).max(initial=0.0)))
-        _put(tiles[at], bases, base.astype(np.float32)[None], -np.inf)
-        place = 0
+        _put(tiles[at], layout.bases, base.astype(np.float32)[None], -np.inf)
         all_scales, all_errors = (
             np.zeros((len(segments), len(rows)), np.float32),
             np.zeros((len(segments), len(rows)), np.float32),
         )
         for s, (first, last, bits, _) in enumerate(segments):
-            scale, error, length = _coded(np.ascontiguousarray(turned[:, first:last]), bits, tiles[at], place)
-            place += widths[s]
+            scale, error, length = _coded(np.ascontiguousarray(turned[:, first:last]), bits, tiles[at], layout.codes[s])
             all_scales[s], all_errors[s] = scale, error
             norms[s] = max(norms[s], float(length.max(initial=0.0)))
             most[s] = max(most[s], float((np.abs(scale) * length).max(initial=0.0)))
-        _put(tiles[at], scales, all_scales, 0.0)
+        _put(tiles[at], layout.scales, all_scales, 0.0)
         share, most_of_tile = shared(np.stack([all_errors, np.abs(all_scales)], axis=1).reshape(-1, len(rows)))
-        _put(tiles[at], shares, share[None], 0.0)
-        tiles[at, largest : largest + most_of_tile[0].nbytes] = most_of_tile.view(np.uint8)
+        _put(tiles[at], layout.shares, share[None], 0.0)
+        tiles[at, layout.largest : layout.largest + most_of_tile[0].nbytes] = most_of_tile.view(np.uint8)
     return tiles, norms, most, longest, most_base
 
 

@@ -7,15 +7,12 @@ matrices. Which method "auto" stands for is in :mod:`headlong.engines.method_cho
 from __future__ import annotations
 
 import ctypes
-import itertools
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
 from headlong import native
-from headlong.arrays import LEAST_LARGE, Array, large_empty
+from headlong.arrays import Array
 from headlong.dtypes import Doubles, Floats
 from headlong.engines.base import Engine
 from headlong.engines.method import Method
@@ -28,8 +25,6 @@ LIBRARY = (
     "the linear algebra library that NumPy was built with computes wrongly here: try another kernel of it "
     "(OPENBLAS_CORETYPE), or method='full', which needs none"
 )
-LINE = 64
-"""Bytes from whose multiples every array of a plan begins: a line of the cache."""
 MANY_WEIGHTS = 1 << 24
 """Weights of a layer that is large beside what a program takes."""
 
@@ -56,7 +51,6 @@ def reading(
     except np.linalg.LinAlgError as error:
         raise NonFiniteError(f"no basis for the layer was found ({error}); {LIBRARY}") from error
     check_numbers(plan)
-    plan = in_large_pages(plan)
     if layer.vocab * layer.dim >= MANY_WEIGHTS:
         give_back_pages()
     return Engine(layer, reader, plan, norms, reader.promise(wanted, plan), threads=threads, seed=seed, reason=reason)
@@ -68,48 +62,6 @@ def give_back_pages() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
-
-
-def in_large_pages(plan: Plan) -> Plan:
-    """The same plan, its smaller arrays copied one behind the other into large pages, where the system has them. Those of
-    :data:`LEAST_LARGE` bytes have such pages already, and a plan with less than that in all is left as it is.
-
-    Otherwise chance decides where a small array lies: in pages that another one left, or, if a thread made it, in small ones,
-    each of which has to be looked up by a search that jumps among the records.
-    """
-    small = {id(array): array for array in arrays_of(plan) if array.nbytes < LEAST_LARGE and array.flags.c_contiguous}
-    sizes = [-(-array.nbytes // LINE) * LINE for array in small.values()]
-    if sum(sizes) < LEAST_LARGE:
-        return plan
-    room, moved = large_empty((sum(sizes),)), {}
-    for array, stop, size in zip(small.values(), itertools.accumulate(sizes), sizes, strict=True):
-        place = room[stop - size : stop][: array.nbytes].view(array.dtype).reshape(array.shape)
-        place[...] = array
-        place.flags.writeable = array.flags.writeable
-        moved[id(array)] = place
-    found: Plan = _replaced(plan, moved)
-    return found
-
-
-def arrays_of(part: Any) -> Iterator[Array]:
-    """All arrays of a plan, or of a part of it."""
-    if isinstance(part, np.ndarray):
-        yield part
-    elif isinstance(part, (tuple, Mapping)):
-        for inner in part.values() if isinstance(part, Mapping) else part:
-            yield from arrays_of(inner)
-
-
-def _replaced(part: Any, moved: Mapping[int, Array]) -> Any:
-    """``part`` with other arrays in place of its own, by their ids."""
-    if isinstance(part, np.ndarray):
-        return moved.get(id(part), part)
-    if isinstance(part, Mapping):
-        return {name: _replaced(inner, moved) for name, inner in part.items()}
-    if not isinstance(part, tuple):
-        return part
-    inner = [_replaced(one, moved) for one in part]
-    return type(part)(*inner) if hasattr(part, "_fields") else tuple(inner)
 
 
 def checked_norms(layer: Layer, threads: int) -> Floats:

@@ -27,9 +27,9 @@ from headlong.engines.reference.executor import Executor
 from headlong.engines.reference.query import ordered
 from headlong.layers.matrix import Layer
 from headlong.native import FoundLse, FoundTopK, Mask
-from headlong.plan import Codes
+from headlong.plan import CLASS_BLOCK as TILE
+from headlong.plan import GROUP, Codes, TileLayout
 
-TILE, GROUP = 64, 32
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -163,20 +163,15 @@ def decoded(codes: Codes, vocab: int) -> tuple[list[Doubles], list[Doubles], Dou
     """Odd integers ``[vocab, n_s]`` and scales ``[vocab]`` of each segment; bases and shares ``[vocab]``; the errors and
     scales of tiles ``[tiles, segments, 2]``.
     """
-    q, place = [], 0
-    count = len(codes.tiles)
-    for start, stop, bits, _ in codes.segments:
+    q, count, layout = [], len(codes.tiles), TileLayout.of(codes.segments)
+    for place, (start, stop, bits, _) in zip(layout.codes, codes.segments, strict=True):
         groups = -(-(stop - start) // GROUP)
-        size = groups * bits * TILE * 4
-        words = codes.tiles[:, place : place + size].reshape(count, groups, bits, TILE, 4)
-        place += size
+        words = codes.tiles[:, place : place + groups * bits * TILE * 4].reshape(count, groups, bits, TILE, 4)
         u = unpacked(words, bits).reshape(count * TILE, groups * GROUP)[:vocab, : stop - start]
         q.append(2.0 * u - (2**bits - 1))
-    lines = len(codes.segments) + 2
-    *scale, base, share = _runs(codes.tiles, place, lines)[:, :vocab]
-    place += lines * TILE * 4
-    largest = np.ascontiguousarray(codes.tiles[:, place : place + 8 * len(codes.segments)]).view(np.float32)
-    return q, scale, base, share, largest.reshape(count, -1, 2).astype(np.float64)
+    scale, base, share, largest = (part.astype(np.float64) for part in layout.numbers(codes.tiles))
+    scales = list(scale.transpose(1, 0, 2).reshape(len(codes.segments), -1)[:, :vocab])
+    return q, scales, base.reshape(-1)[:vocab], share.reshape(-1)[:vocab], largest
 
 
 def unpacked(words: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
@@ -194,13 +189,6 @@ def unpacked(words: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
             quads[:, :, g] |= part << np.uint8(left)
         place += field
     return np.ascontiguousarray(quads.transpose(0, 3, 1, 2, 4))
-
-
-def _runs(tiles: NDArray[np.uint8], at: int, lines: int) -> Doubles:
-    """Numbers of every class, ``[lines, classes]``, which begin at byte ``at`` of each tile."""
-    size = lines * TILE * 4
-    runs = np.ascontiguousarray(tiles[:, at : at + size]).view(np.float32).reshape(len(tiles), lines, TILE)
-    return runs.transpose(1, 0, 2).reshape(lines, -1).astype(np.float64)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
