@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from headlong import arrays
-from headlong.answers import Answer
+from headlong.answers import View
 from headlong.arrays import LARGE_PAGE, LEAST_LARGE, large_empty
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, ShapeError
 
@@ -26,7 +26,7 @@ class Inner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outer(Answer):
+class Outer(View):
     ids: Any
     proved: Any
     cost: Inner

@@ -19,8 +19,8 @@ HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = (
-    "errors", "number_checks", "cached_attribute", "randomness", "dtypes", "answers", "arrays", "packed_rows", "links",
-    "promise", "plan", "store", "tables", "layers",
+    "errors", "number_checks", "cached_attribute", "randomness", "dtypes", "question", "answers", "arrays", "packed_rows",
+    "links", "promise", "plan", "store", "tables", "layers",
 )  # fmt: skip
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"
@@ -38,7 +38,7 @@ COMMANDING = {*MEASURING, *TRAINING, "truth", "inspection", "margins", "teacher"
 LAW: dict[str, set[str]] = {
     **{room: {*LEFTWARD[:place], *ARRAYS} for place, room in enumerate(LEFTWARD)},
     "errors": set(),
-    "native": {"errors", "dtypes", "arrays", "packed_rows", "plan", "numpy", "_native"},
+    "native": {"errors", "dtypes", "question", "answers", "arrays", "packed_rows", "links", "plan", "numpy", "_native"},
     "encode": CORE | {"native"},
     "encode/blocks": CORE | {"native", "encode"},
     "engines/reference": {*CORE, "native"},

@@ -64,7 +64,7 @@ class Headlong:
         if self.index is None:
             return {}
         engine = self.index.engine
-        return {"path": self.path, "engine": repr(engine), "kernel": engine.executor.isa}
+        return {"path": self.path, "engine": repr(engine), "kernel": engine.reader.isa}
 
     def get_memory_usage(self) -> float:
         """Kilobytes of rows and previews."""

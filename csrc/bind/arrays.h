@@ -19,7 +19,6 @@ namespace headlong {
 constexpr const char* kExecutorCapsule = "headlong.Executor";
 constexpr const char* kBlocksCapsule = "headlong.Blocks";
 constexpr const char* kCodesCapsule = "headlong.Codes";
-constexpr const char* kReaderCapsule = "headlong.Reader";
 
 // A NumPy array that owns `values`, seen as a type of the same size.
 template <typename Seen, typename T>

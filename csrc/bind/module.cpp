@@ -17,7 +17,6 @@ void bind_adaptive(nb::module_& m);
 void bind_blocks(nb::module_& m);
 void bind_codes(nb::module_& m);
 void bind_descent(nb::module_& m);
-void bind_direct_call(nb::module_& m);
 void bind_executor(nb::module_& m);
 void bind_experts(nb::module_& m);
 void bind_kernels(nb::module_& m);
@@ -50,6 +49,5 @@ NB_MODULE(_native, m) {
     bind_marks(m);
     bind_blocks(m);
     bind_codes(m);
-    bind_direct_call(m);
     bind_adaptive(m);
 }

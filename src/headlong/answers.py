@@ -8,9 +8,13 @@ are, else float32, and what that rounding took is part of ``error``; logits are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from headlong.dtypes import Doubles, Flags, Ids
 
 Array = Any  # a NumPy array or a torch tensor, as the hidden vectors were
 
@@ -28,8 +32,43 @@ class Cost(NamedTuple):
     path: str
 
 
-class Answer:
-    """What all answers are; unpacked, the first two fields."""
+NOTHING, NO_IDS, NO_FLAGS = np.empty(0), np.empty(0, np.int64), np.empty(0, np.bool_)
+
+
+class Answer(NamedTuple):
+    """What a reader answers, in float64, whatever it was asked; what it was not asked is empty. The verbs show a view of it.
+
+    ``ids, logits, log_probs, score [batch, k, m or n]``, best first, ids that are not there -1
+    ``lse, error, kept, value [batch]``  the normaliser, or what else was asked, and how far off that is
+    ``rows, bytes, full [batch]``  rows scored and bytes read for each query, and whether all rows were; ``path``: what ran
+    """
+
+    ids: Ids = NO_IDS
+    logits: Doubles = NOTHING
+    log_probs: Doubles = NOTHING
+    lse: Doubles = NOTHING
+    error: Doubles = NOTHING
+    kept: Doubles = NOTHING
+    proved: Flags = NO_FLAGS
+    score: Doubles = NOTHING
+    value: Doubles = NOTHING
+    rows: Ids = NO_IDS
+    bytes: Doubles = NOTHING
+    full: Flags = NO_FLAGS
+    path: str = ""
+
+    @classmethod
+    def of(cls, arrays: Iterable[Array], path: str = "") -> Answer:
+        """From all fields but the last, in their order."""
+        return cls._make([*arrays, path])
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.rows, self.bytes, self.full, self.path)
+
+
+class View:
+    """What the answers of all verbs are; unpacked, the first two fields."""
 
     __slots__: tuple[str, ...] = ()
 
@@ -37,13 +76,13 @@ class Answer:
         return (getattr(self, name) for name in self.__slots__[:2])
 
 
-def named_fields(answer: Answer) -> dict[str, Any]:
-    """The fields of an answer by name, in their order, as they are."""
+def named_fields(answer: View) -> dict[str, Any]:
+    """The fields of a verb's answer by name, in their order, as they are."""
     return {name: getattr(answer, name) for name in answer.__slots__}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TopK(Answer):
+class TopK(View):
     """The k likeliest classes: ``log_probs, ids, logits [batch, k]``, ``lse, error, proved [batch]``, ``cost``.
 
     Where log-probabilities were not asked for (``log_probs=False``, or ``eps=inf`` in the call), they and ``lse`` are NaN, and
@@ -60,9 +99,13 @@ class TopK(Answer):
     proved: Array
     cost: Cost
 
+    @classmethod
+    def of(cls, a: Answer) -> TopK:
+        return cls(a.log_probs, a.ids, a.logits, a.lse, a.error, a.proved, a.cost)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LogProb(Answer):
+class LogProb(View):
     """Log-probabilities of given classes: ``log_probs, logits [batch, m]``, ``lse, error [batch]``, ``cost``."""
 
     log_probs: Array
@@ -73,7 +116,7 @@ class LogProb(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lse(Answer):
+class Lse(View):
     """The log-normaliser ``log sum_i exp(link(z_i))`` and its error, ``[batch]`` each, and the cost."""
 
     lse: Array
@@ -82,7 +125,7 @@ class Lse(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entropy(Answer):
+class Entropy(View):
     """``-sum_i p_i log p_i`` in nats and its error, a log-normaliser that need not be as near, ``[batch]`` each, the cost.
 
     The mean of ``f(z)`` is ``engine.lse(hidden).lse - entropy``, within the sum of both errors. ``variance`` of ``-log p`` and
@@ -98,7 +141,7 @@ class Entropy(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Certificate(Answer):
+class Certificate(View):
     """The k best classes from somebody's scores: ``ids, logits [batch, k]``, best first; unpacks as these.
 
     ``certain [batch, k]``  places that the scores and their error alone decide; ``proved [batch]``: whether the ids are proved
@@ -122,7 +165,7 @@ class Support(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample(Answer):
+class Sample(View):
     """Sampled classes: ``ids, logits, score, proved [batch, n]``; ``score`` is the winning ``link(z) / T + gumbel``.
 
     ``log_probs [batch, n]``  under the whole distribution at that temperature; ``kept [batch]``: the log of the mass that

@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Answer, named_fields
+from headlong.answers import View, named_fields
 from headlong.dtypes import BFLOAT16, HIDDEN, STORED
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, ShapeError, named
 
 Array = NDArray[Any]
 Kind = Literal["numpy", "torch"]
-Given = TypeVar("Given", bound=Answer)
+Given = TypeVar("Given", bound=View)
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 LARGE_PAGE, LEAST_LARGE = 1 << 21, 1 << 22

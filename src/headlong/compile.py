@@ -13,6 +13,7 @@ from functools import partial
 from inspect import signature
 from typing import Any, Protocol, overload
 
+import headlong.engines.changed  # noqa: F401  # what engines become when classes come and go
 from headlong import native
 from headlong.arrays import is_linear
 from headlong.dtypes import Doubles

@@ -90,7 +90,7 @@ def widths_of(engine: Engine, hidden: Doubles) -> Doubles:
     """``[vocab]``: how wide the codes leave each logit of one query; nothing where all rows are read."""
     if engine.plan.codes is None:
         return np.zeros(engine.layer.vocab)
-    reader: Any = engine.executor
+    reader: Any = engine.reader
     radius = np.asarray(reader.estimates(hidden, 0.0, 0)[1][0, : engine.layer.vocab], np.float64)
     return np.minimum(2 * radius, FLOAT32_MAX)
 

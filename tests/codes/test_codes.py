@@ -29,7 +29,8 @@ from headlong.engines.reference.codes import kappa_of, unpacked
 from headlong.layers.matrix import Layer
 from headlong.links import SIGSOFTMAX, Link, SoftCap
 from headlong.plan import CODE_BITS, Segment, TileLayout
-from made_layers import SEGMENTS, awkward, decaying, gaussian, reader
+from headlong.question import Question
+from made_layers import SEGMENTS, awkward, decaying, entropies, gaussian, reader
 from oracle import check_within, logsumexp, truth
 
 LEVELS = [level for level in native.levels() if level != native.REFERENCE]
@@ -173,8 +174,8 @@ def test_ids_fail_no_more_often_than_promised(delta: float) -> None:
     layer = hl.Layer(weight)
     best = np.argsort(-truth(layer, hidden).logits, axis=1, kind="stable")[:, :10]
     for seed in range(80):
-        native_reader, _, _ = reader(layer, (Segment(0, 32, 1),), native.levels()[-1], seed)
-        ids = native_reader.topk(hidden, 10, math.inf, None, 1, delta, seed)[1]
+        native_reader, _, _ = reader(layer, (Segment(0, 32, 1),), native.levels()[-1], seed, delta)
+        ids = native_reader.ask(hidden, Question("best", 10)).ids
         failed += int((ids != best).any(axis=1).sum())
         asked += len(hidden)
     assert limits(failed, asked)[0] <= delta
@@ -204,37 +205,37 @@ def exact(layer: hl.Layer, hidden: np.ndarray, live: np.ndarray | None = None) -
 @pytest.mark.parametrize("delta", [1e-6, 0.0])
 def test_entropies_are_within_their_error(segments: tuple, level: str, delta: float) -> None:
     layer, hidden = gaussian(6000, 100, 8, steep=4.0)
-    codes, *_kept = reader(layer, segments, level)
+    ask = entropies(layer, segments, level)
     live = np.random.default_rng(1).random(6000) < 0.5
     for scale in (0.02, 0.1, 0.3, 1.0):
         for mask in (None, live):
             rows = hidden * scale
             given = None if mask is None else mask[None].astype(np.uint8)
-            found, error, lse, *_ = codes.entropy(rows, EPS, given, 1, delta, 3)
-            check_within(found, exact(layer, rows, mask), error, 1e-9)
-            assert (error <= EPS).all()
-            assert (np.abs(lse - truth(layer, rows, mask).lse) <= 0.1).all()
+            found = ask(rows, EPS, given, delta, 3)
+            check_within(found.value, exact(layer, rows, mask), found.error, 1e-9)
+            assert (found.error <= EPS).all()
+            assert (np.abs(found.lse - truth(layer, rows, mask).lse) <= 0.1).all()
 
 
 def test_rows_are_drawn_where_intervals_leave_an_entropy_open() -> None:
     layer, hidden = gaussian(40_000, 100, 9)
-    codes, *_kept = reader(layer, SEGMENTS[2], native.levels()[-1])
+    ask = entropies(layer, SEGMENTS[2], native.levels()[-1])
     rows = hidden * 0.35
-    found, error, _, read, _, dense = codes.entropy(rows, 0.05, None, 1, 1e-6, 0)
-    assert dense.mean() < 0.2 and (read[~dense] > 200).all()
-    check_within(found, exact(layer, rows), error, 1e-9)
-    many = [codes.entropy(rows, 0.05, None, 1, 0.3, seed)[:2] for seed in range(25)]
-    misses = [np.abs(one - exact(layer, rows)) > off for one, off in many]
+    found = ask(rows, 0.05, None, 1e-6, 0)
+    assert found.full.mean() < 0.2 and (found.rows[~found.full] > 200).all()
+    check_within(found.value, exact(layer, rows), found.error, 1e-9)
+    many = [ask(rows, 0.05, None, 0.3, seed) for seed in range(25)]
+    misses = [np.abs(one.value - exact(layer, rows)) > one.error for one in many]
     assert np.mean(misses) < 0.3  # what was promised; it is far fewer
 
 
 @pytest.mark.parametrize(("name", "layer", "hidden"), awkward(), ids=[name for name, _, _ in awkward()])
 def test_layers_made_to_break_a_bound(name: str, layer: hl.Layer, hidden: np.ndarray) -> None:
-    codes, *_kept = reader(layer, (Segment(0, 64, 6),), native.levels()[-1])
+    ask = entropies(layer, (Segment(0, 64, 6),), native.levels()[-1])
     for delta in (1e-6, 0.0):
-        found, error, *_ = codes.entropy(hidden, EPS, None, 1, delta, 0)
-        check_within(found, exact(layer, hidden), error, 1e-9)
-        assert (error <= EPS).all()
+        found = ask(hidden, EPS, None, delta, 0)
+        check_within(found.value, exact(layer, hidden), found.error, 1e-9)
+        assert (found.error <= EPS).all()
 
 
 @pytest.mark.parametrize("link", [hl.Affine(0.7, 0.2), hl.SoftCap(8.0)])

@@ -44,8 +44,8 @@ def compiled(layer: hl.Layer, **options: object) -> Engine:
 
 
 def reader_of(engine: Engine) -> Reader:
-    assert isinstance(engine._executor, Reader)
-    return engine._executor
+    assert isinstance(engine.reader, Reader)
+    return engine.reader
 
 
 # ---- the authors' steps ----

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 import headlong as hl
 from adversarial import CASES, DTYPES, Case, build
 from headlong import native
+from headlong.answers import Answer
 from headlong.compile import BUILT_IN
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import InputError, NonFiniteError
+from headlong.question import Filters, Question
 from oracle import Truth, check_draw, check_topk, check_within, truth
 from thinned import in_turn
 
@@ -73,12 +75,27 @@ def rounding_of(case: Case, exact: Truth) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("method", [*READERS, "adaptive"])
-def test_executors_answer_by_name(level: str, method: str) -> None:
+def test_readers_answer_every_question_with_one_record(level: str, method: str) -> None:
+    """All fields in float64, whatever was asked: what was not is empty."""
     layer, hidden = hl.Layer(np.eye(70, 20, dtype=np.float32)), np.ones((3, 20))
-    reader: Any = compiled(layer, method, hidden.repeat(9, axis=0)).executor
-    assert type(reader.topk(hidden, 5, math.inf, None, 1)) is native.FoundTopK
-    assert type(reader.lse(hidden, math.inf, None, 1)) is native.FoundLse
-    assert type(reader.sample(hidden, 2, 1.0, 0, 1.0, 0.0, 7, 0, None, 1)) is native.FoundDraws
+    reader = compiled(layer, method, hidden.repeat(9, axis=0)).reader
+    filters, ids = Filters(2, 1.0, 0, 1.0, 0.0, 7, 0), np.zeros((3, 4), np.int64)
+    asked = {
+        "best": Question("best", 5), "given": Question("given", ids=ids), "normaliser": Question("normaliser", eps=0.1),
+        "draw": Question("draw", filters=filters),
+    }  # fmt: skip
+    shapes = {"best": ((3, 5), "ids"), "given": ((3, 4), "logits"), "normaliser": ((3,), "lse"), "draw": ((3, 2), "score")}
+    for verb, question in asked.items():
+        found, (shape, name) = reader.ask(hidden, question), shapes[verb]
+        assert type(found) is Answer and getattr(found, name).shape == shape and found.rows.shape == (3,) and found.path
+        kinds = {field: getattr(found, field).dtype for field in Answer._fields[:-1]}
+        whole = {"ids": np.int64, "rows": np.int64, "proved": np.bool_, "full": np.bool_}
+        assert all(len(getattr(found, f)) == 0 or kind == whole.get(f, np.float64) for f, kind in kinds.items())
+
+
+@pytest.mark.skipif(native.module() is None, reason="the native module is not installed")
+def test_native_code_reads_the_fields_of_a_question_in_their_order() -> None:
+    assert native.loaded().question_fields() == (list(Question._fields), list(Filters._fields))
 
 
 @pytest.mark.one_of("dtype")

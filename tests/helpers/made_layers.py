@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 import headlong as hl
 from headlong import native
+from headlong.answers import Answer
 from headlong.encode.basis import basis_for
 from headlong.encode.tiles import codes_of
 from headlong.engines.reference.codes import CodesInNumPy
+from headlong.engines.reference.query import Matrix
+from headlong.engines.reference.rows import Rows
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan, Segment
+from headlong.question import About, Question
 
 
 def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[Layer, np.ndarray]:
@@ -62,13 +67,30 @@ def awkward() -> list[tuple[str, hl.Layer, np.ndarray]]:
     ]
 
 
-def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int = 0):
+def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int = 0, delta: float = 0.0):
     """The native reader at ``level``, the twin in NumPy, and the codes."""
     codes = codes_of(layer, basis_for(layer, None), segments, seed)
     assert codes is not None
     norms = native.row_norms(layer.weight, 1)
-    rows = native.executor(layer.weight, layer.bias, norms, layer.link.lowered(), Plan(), level)
-    return native.reader(rows, native.code_reader(rows, codes, level)), CodesInNumPy(layer, codes, rows), rows
+    rows = native.rows_of(layer.weight, layer.bias, norms, layer.link, Plan(), level)
+    twin = CodesInNumPy(layer, codes, Rows(Matrix(layer.weight, layer.bias, norms, layer.link)), delta, seed)
+    found = native.NativeReader(rows, About(delta=delta, seed=seed, threads=1), native.code_reader(rows, codes, level))
+    return found, twin, rows
+
+
+def entropies(
+    layer: hl.Layer, segments: tuple[Segment, ...], level: str
+) -> Callable[[np.ndarray, float, np.ndarray | None, float, int], Answer]:
+    """Entropies of ``hidden`` within ``eps`` under a mask, bets lost with probability ``delta``, by one reader's codes."""
+    codes = codes_of(layer, basis_for(layer, None), segments, 0)
+    rows = native.rows_of(layer.weight, layer.bias, native.row_norms(layer.weight, 1), layer.link, Plan(), level)
+    bound = native.code_reader(rows, codes, level)
+
+    def ask(hidden: np.ndarray, eps: float, mask: np.ndarray | None, delta: float, seed: int) -> Answer:
+        about = About(delta=delta, seed=seed, threads=1)
+        return native.NativeReader(rows, about, bound).ask(hidden, Question("functional", eps=eps, mask=mask))
+
+    return ask
 
 
 VOCAB, DIM = 21_000, 128

@@ -37,8 +37,8 @@ from headlong.bench.rows import Settings, Stage
 from headlong.demo import corpus as builtin
 from headlong.demo.model import Recipe, Trained, train
 from headlong.engines.reference.codes import CodesInNumPy, kappa_of
-from headlong.engines.reference.executor import Executor as Reference
 from headlong.engines.reference.query import Matrix
+from headlong.engines.reference.rows import Rows
 from headlong.errors import DataError, HeadlongError
 from headlong.layers.matrix import Layer
 from headlong.report import plots
@@ -227,7 +227,7 @@ def one_query(trained: Trained, most: int = 16) -> plots.Closing:
     plan = headlong.compile(layer, "codes", log_probs=False, threads=1).plan
     assert plan.codes is not None  # they were asked for
     rows = Matrix(layer.weight, layer.bias, native.row_norms(layer.weight, 1), layer.link)
-    reader = CodesInNumPy(layer, plan.codes, Reference(rows))
+    reader = CodesInNumPy(layer, plan.codes, Rows(rows))
     (estimates,), (radii,) = reader.estimates(hidden, kappa_of(k, 1e-6), 0)
     exact = (hidden @ trained.weight.T.astype(np.float64) + trained.bias)[0]
     threshold = float(np.sort(exact)[-k])

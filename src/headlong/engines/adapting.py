@@ -26,7 +26,6 @@ import numpy as np
 
 from headlong.dtypes import Doubles
 from headlong.engines.base import Engine
-from headlong.engines.contract import Changeable
 from headlong.engines.kept_queries import Queries
 from headlong.layers.matrix import Layer
 from headlong.promise import Promise
@@ -74,7 +73,7 @@ def teaching(verb: Verb) -> Verb:
     return asked  # type: ignore[return-value]
 
 
-class Adapting(Changeable):
+class Adapting:
     """The verbs of :class:`headlong.engines.base.Engine`. Made by ``headlong.compile(layer, adapt=True)``.
     A process that ends waits for a plan that is being compiled.
 
@@ -103,6 +102,11 @@ class Adapting(Changeable):
     check = passing(Engine.check)
     certify = passing(Engine.certify)
     every_class = passing(Engine.every_class)
+    with_rows = passing(Engine.with_rows)
+    without = passing(Engine.without)
+
+    def compact(self, calibration: Any = None) -> Any:
+        return self if calibration is None else self._now.compact(calibration)
 
     @property
     def now(self) -> Engine:
@@ -198,9 +202,6 @@ class Adapting(Changeable):
             queries.planned(count)
         if not queries.wanted:
             self._queries = None
-
-    def _unchanged(self) -> Any:
-        return self._now._unchanged()  # noqa: SLF001  # the same verb of the engine of now
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy begins to learn anew where this one still learns; else it is the engine of now."""

@@ -20,8 +20,10 @@ from headlong.answers import Certificate
 from headlong.arrays import answer_like, as_numpy, to_host
 from headlong.dtypes import UNIT, Doubles
 from headlong.engines.arguments import checked_hidden, checked_k
+from headlong.engines.kind import Kind
 from headlong.engines.promise_failures import longest_row
 from headlong.errors import OptionError, ShapeError
+from headlong.question import Question
 
 AT_ONCE = 1 << 22
 """Scores that are held in float64."""
@@ -29,7 +31,7 @@ MANY = 16
 """Candidates are many where they are more than k and the classes over this."""
 
 
-def certify(engine: Any, hidden: Any, scores: Any, error: Any, k: int) -> Certificate:
+def certify(engine: Kind, hidden: Any, scores: Any, error: Any, k: int) -> Certificate:
     """The k best classes of each row of ``hidden [n, dim]`` from ``scores [n, vocab]``, each within ``error``."""
     vocab = engine.layer.vocab
     rows, k = checked_hidden(to_host(hidden), engine.layer.dim, vocab=vocab), checked_k(k, vocab)
@@ -55,7 +57,7 @@ def _checked(scores: Any, error: Any, count: int, vocab: int) -> tuple[Any, Any]
     return given, off
 
 
-def _certified(engine: Any, rows: Doubles, scores: Any, off: Any, k: int, longest: float) -> tuple[Any, ...]:
+def _certified(engine: Kind, rows: Doubles, scores: Any, off: Any, k: int, longest: float) -> tuple[Any, ...]:
     wide, vocab = scores.astype(np.float64), scores.shape[1]
     with np.errstate(invalid="ignore"):
         reach = off + 4 * UNIT * (np.abs(wide) + off)
@@ -80,7 +82,7 @@ def _certified(engine: Any, rows: Doubles, scores: Any, off: Any, k: int, longes
         doubtful, among, there = few[open_rows], among[open_rows], there[open_rows]
         asked[doubtful] = counts[doubtful]
     if few.size and doubtful.size:
-        exact = np.asarray(engine.log_prob(rows[doubtful], among, eps=engine.exact_at).logits)
+        exact = engine.ask(rows[doubtful], Question("given", ids=among, eps=engine.exact_at)).logits
         inside = (bounds[0][open_rows] <= exact) & (exact <= bounds[1][open_rows])
         exact = np.where(there, exact, -np.inf)
         order = np.lexsort((among, -exact), axis=1)[:, : k + 1]
@@ -93,7 +95,7 @@ def _certified(engine: Any, rows: Doubles, scores: Any, off: Any, k: int, longes
         ids[doubtful], logits[doubtful] = np.take_along_axis(among, order[:, :k], 1), falling[:, :k]
         error[doubtful] = 0.0
     if (rest := np.flatnonzero(~answered)).size:
-        top = engine.topk(rows[rest], k=k, eps=np.inf)
+        top = engine.ask(rows[rest], Question("best", k))
         ids[rest], logits[rest], proved[rest] = top.ids, top.logits, top.proved
         certain[rest], error[rest], asked[rest] = False, 0.0, vocab
     return ids, logits, certain, proved, error, asked

@@ -16,31 +16,31 @@ the rows that came, so a change costs as much as they do, and an engine that was
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import TopK
-from headlong.arrays import Array, as_numpy, checked_ids
+from headlong import native
+from headlong.answers import Answer
+from headlong.arrays import as_numpy, checked_ids
 from headlong.cached_attribute import once
 from headlong.dtypes import Doubles, Ids
-from headlong.engines.arguments import Asked, asked, checked_hidden
+from headlong.engines.arguments import Asked, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
 from headlong.engines.changed_parts import ids_alone, joined, kept_of, new_ids, one_layer, rows_like
-from headlong.engines.class_masks import Marked, classes_of
-from headlong.engines.direct_call import Direct
+from headlong.engines.class_masks import classes_of
 from headlong.engines.full import Full
-from headlong.engines.merged import Merged, Verb
+from headlong.engines.merged import Merged
 from headlong.engines.parts import Part
 from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 from headlong.links import Link
+from headlong.question import Mask, Question
 
 Marks = NDArray[np.uint8]
 NONE = np.empty(0, np.int64)
@@ -70,33 +70,22 @@ class Changed(Merged):
     ``rows``     the added rows, as a layer, or None; ``ids`` their names, ascending; ``vocab`` ids that there were
     """
 
+    layer: Whole
     may_be_shard = True
     reads_every_logit = True
 
     def __init__(self, settled: Engine, there: Marks, rows: Layer | None, ids: Ids, vocab: int) -> None:
         self.settled, self.there, self.rows, self.ids, self.promise = settled, there, rows, ids, settled.promise
-        self._whole = Whole(vocab, settled.layer.dim, settled.layer.link, (settled.layer, there, rows, ids))
+        self.name, self.seed, self.reason = settled.name, settled.seed, settled.reason
+        self.layer = Whole(vocab, settled.layer.dim, settled.layer.link, (settled.layer, there, rows, ids))
         alive = np.zeros(vocab, np.uint8)
         alive[: len(there)] = there
         alive[ids] = 1
-        self._alive = None if alive.all() else Marked(alive[None])
-        self._own = None if there.all() else Marked(there[None])
-
-    @property
-    def layer(self) -> Whole:
-        return self._whole
-
-    @property
-    def name(self) -> str:
-        return self.settled.name
+        self._alive = None if alive.all() else alive[None]
 
     @property
     def options(self) -> dict[str, Any]:
         return self.settled.options
-
-    @property
-    def reason(self) -> str:
-        return self.settled.reason
 
     @property
     def _path(self) -> str:
@@ -110,17 +99,9 @@ class Changed(Merged):
         return reading(self.rows, Full(), self.promise, threads=self.settled.threads, seed=self.settled.seed)
 
     @once
-    def ids_alone(self) -> Direct | None:
+    def _takes_callers(self) -> native.NativeReader | None:
         """``topk`` of both parts in one search and one native call, where that can be."""
         return ids_alone(self.settled, self.there, self.rows, self.ids)
-
-    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
-        """The ``k`` likeliest classes that are there."""
-        if allowed is None and exclude is None and self.ids_alone is not None:
-            found = self.ids_alone.topk(hidden, k, eps)
-            if found is not None:
-                return found
-        return super().topk(hidden, k, eps=eps, allowed=allowed, exclude=exclude)
 
     def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Changed:
         rows = rows_like(self.settled.layer, weight, bias)
@@ -143,7 +124,7 @@ class Changed(Merged):
         vectors = None if calibration is None else checked_hidden(calibration, self.layer.dim, "calibration")
         if vectors is not None and not len(vectors):
             raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
-        alive = np.ones(vocab, np.uint8) if self._alive is None else self._alive.mask[0]
+        alive = np.ones(vocab, np.uint8) if self._alive is None else self._alive[0]
         layer, about = one_layer(old.layer, self.rows, self.ids, alive), old.reason
         engine = reading(layer, old.method, old.promise, vectors, threads=old.threads, seed=old.seed, reason=about)
         return engine if self._alive is None else Changed(engine, alive, None, NONE, vocab)
@@ -159,10 +140,9 @@ class Changed(Merged):
         changes = Changes(self.there, self.rows, self.ids, self.layer.vocab)
         write_engine(path, self.settled.kept()._replace(changes=changes), layer)
 
-    def every_logit(self, hidden: Doubles, allowed: Marked | None = None) -> tuple[Ids, Doubles]:
-        """The classes that one query may be answered with, ascending, and their logits."""
-        ids = np.arange(self.layer.vocab) if allowed is None else classes_of(allowed.mask[0])
-        logits = np.max([part.logits(hidden, ids[None])[0] for part in self._own_parts], axis=0)
+    def every_logit(self, hidden: Doubles, mask: Mask) -> tuple[Ids, Doubles]:
+        ids = np.arange(self.layer.vocab) if mask is None else classes_of(mask[0])
+        logits = self.ask(hidden, Question("given", ids=ids[None])).logits[0]
         there = logits != -np.inf  # of no part: removed
         return ids[there], logits[there]
 
@@ -170,42 +150,35 @@ class Changed(Merged):
     def _is_one_part(self) -> bool:
         return self.added is None
 
-    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
-        if self._alive is not None and allowed is None and exclude is None:
-            allowed = self._alive
-        call = asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
-        if self._alive is None or allowed is self._alive or call.mask is None:
-            return call
-        return call._replace(mask=call.mask & self._alive.mask)
-
-    def _is_plain(self, call: Asked) -> bool:
-        """Whether the caller named no classes."""
-        return call.mask is None or (self._alive is not None and call.mask is self._alive.mask)
-
     @property
-    def _own_parts(self) -> list[Part]:
+    def _longest(self) -> float:
+        return max(float(part.engine.norms.max()) for part in self._parts)
+
+    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
+        call = super()._asked(hidden, allowed, exclude)
+        if self._alive is None:
+            return call
+        return call._replace(mask=self._alive if call.mask is None else call.mask & self._alive)
+
+    @once
+    def _parts(self) -> list[Part]:
         """The settled classes and the added rows."""
-        settled = Part(self.settled, self._own, own=self.there)
+        settled = Part(self.settled, own=None if self.there.all() else self.there)
         return [settled] if self.added is None else [settled, Part(self.added, names=self.ids)]
 
-    def _parts(self, call: Asked) -> list[Part]:
-        """The same, each with the marks of those that may be answered."""
-        parts, mask = self._own_parts, call.mask
-        if mask is None or self._is_plain(call):
-            return parts
-        there = mask[:, : len(self.there)] & self.there
-        masks = there, mask[:, self.ids]
-        return [part._replace(marks=Marked(np.ascontiguousarray(one))) for part, one in zip(parts, masks, strict=False)]
+    def _everyone(self, hidden: Doubles, question: Question) -> list[Answer]:
+        return [part.ask(hidden, question) for part in self._parts]
 
-    def _ask(self, call: Asked, verb: Verb, *question: Any) -> list[tuple[Array, ...]]:
-        return list(zip(*(verb(part) for part in self._parts(call)), strict=True))
-
-    def _topk(self, call: Asked, k: int, eps: float | None) -> TopK:
-        if math.isinf(self.promise.eps if eps is None else eps) and self._is_plain(call) and self.ids_alone is not None:
-            found = self.ids_alone.topk(call.hidden, k, eps)
+    def ask(self, hidden: Doubles, question: Question) -> Answer:
+        if question.mask is self._alive:  # parts know which classes they have
+            question = question._replace(mask=None)
+        if question.verb == "best" and question.eps == np.inf and question.mask is None and self._takes_callers is not None:
+            found = self._takes_callers.show(hidden, question, Answer) if question.k <= self.settled.layer.vocab else None
             if found is not None:
                 return found
-        return self._parts(call)[0].topk(call.hidden, k, eps) if self.added is None else super()._topk(call, k, eps)
+        if question.verb == "best" and self.added is None:
+            return self._parts[0].ask(hidden, question)
+        return super().ask(hidden, question)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Changed, (self.settled, self.there, self.rows, self.ids, self.layer.vocab)
@@ -221,3 +194,6 @@ class Changed(Merged):
 def unchanged(engine: Engine) -> Changed:
     """Nothing has come or gone yet."""
     return Changed(engine, np.ones(engine.layer.vocab, np.uint8), None, NONE, engine.layer.vocab)
+
+
+Engine.change = unchanged

@@ -17,15 +17,15 @@ from headlong.dtypes import Ids
 from headlong.encode.blocks.boxes import blocks_in
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms
-from headlong.engines.direct_call import Direct, direct
 from headlong.errors import DtypeError, IdError, NonFiniteError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, NEIGHBOURS
+from headlong.question import About
 
 Places = NDArray[Any]
 
 
-def ids_alone(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> Direct | None:
+def ids_alone(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids: Ids) -> native.NativeReader | None:
     """``topk`` of settled classes and added rows in one search over blocks, for calls that ask for ids alone.
 
     None where there are no blocks, or where their basis was not kept.
@@ -48,8 +48,11 @@ def ids_alone(settled: Engine, there: NDArray[np.uint8], rows: Layer | None, ids
         added.name(ids)
         search.put_next(added)
     blocks = plan.blocks._replace(samples=False)
-    reader = native.reader(settled.executor, None, search, blocks, every=False)
-    return direct(reader, settled.layer.link, settled.promise, (0.0, 0), settled.threads, f"{settled.name}/{level}")
+    promise, rows_read = settled.promise, settled.rows
+    assert isinstance(rows_read, native.NativeReader)
+    path, link = f"{settled.name}/{level}", settled.layer.link
+    about = About(promise.eps, estimates=promise.delta >= 1, threads=settled.threads or 0, path=path, link=link)
+    return native.NativeReader(rows_read.rows, about, None, search, blocks, every=False)
 
 
 def rows_like(layer: Layer, weight: Any, bias: Any) -> Layer:

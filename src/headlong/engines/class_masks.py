@@ -20,44 +20,19 @@ from numpy.typing import NDArray
 from headlong import native
 from headlong.arrays import as_numpy, checked_ids, kind_of, shape_of
 from headlong.errors import InputError, ShapeError
-from headlong.native import Mask
+from headlong.question import Mask
 
 Marks = NDArray[np.uint8]
 
 
-class Marked:
-    """Marks that are there already, in the place of ``allowed`` ids: what engines that are made of others hand on.
-
-    ``mask`` ``[1 or batch, vocab]``, 1 where a class may be answered; ``left`` the most classes that a row leaves.
-    """
-
-    def __init__(self, mask: Marks) -> None:
-        self.mask, self.left = mask, most_left(mask)
-
-
 def class_mask(allowed: Any, exclude: Any, batch: int, vocab: int) -> Mask:
     """``[1, vocab]`` or ``[batch, vocab]`` uint8, 1 where a class may be answered; None where every class may."""
-    return restricted(allowed, exclude, batch, vocab)[0]
-
-
-def restricted(allowed: Any, exclude: Any, batch: int, vocab: int) -> tuple[Mask, int]:
-    """:func:`class_mask`, and the most classes that it leaves in a row."""
-    if allowed is None and exclude is None:
-        return None, vocab
-    if isinstance(allowed, Marked) and exclude is None:
-        return allowed.mask, allowed.left
-    if exclude is None:
-        return _marked(allowed, batch, vocab, "allowed", 1)
-    left = _marked(exclude, batch, vocab, "exclude", 0)
-    if allowed is None:
-        return left
-    both = np.ascontiguousarray(left[0] & _marked(allowed, batch, vocab, "allowed", 1)[0])
-    return both, most_left(both)
-
-
-def most_left(mask: Marks) -> int:
-    """The most classes that a row leaves."""
-    return max(all_left(mask), default=0)
+    marks = [
+        _marked(ids, batch, vocab, name, at)
+        for ids, name, at in ((exclude, "exclude", 0), (allowed, "allowed", 1))
+        if ids is not None
+    ]
+    return None if not marks else marks[0] if len(marks) == 1 else np.ascontiguousarray(marks[0] & marks[1])
 
 
 def all_left(mask: Marks) -> list[int]:
@@ -77,16 +52,16 @@ def check_some_left(mask: Mask) -> None:
         raise InputError(f"no class is left to sample in row {int(np.argmin(left))} of allowed/exclude; leave it at least one")
 
 
-def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks, int]:
+def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> Marks:
     """``at`` (0 or 1) at the given ids, else the other: ``[1, vocab]`` for ids of the whole call, ``[batch, vocab]`` for one
-    row of ids per query; and the most ones in a row."""
+    row of ids per query."""
     ids = _sparse_rows(ids, batch, vocab, name)
     if str(getattr(ids, "dtype", "")) in ("bool", "torch.bool", "uint8", "torch.uint8"):
         return _of_booleans(as_numpy(ids, name), batch, vocab, name, at)
     rows = _rows(ids, batch, name)
     marked = np.empty((len(rows), vocab), np.uint8)
-    if isinstance(rows, np.ndarray) and (left := native.mark(marked, rows, at)) >= 0:
-        return marked, left
+    if isinstance(rows, np.ndarray) and native.mark(marked, rows, at) >= 0:
+        return marked
     for number, row in enumerate(rows):
         place = f"{name}[{number}]" if len(rows) > 1 else name
         if row.ndim != 1:
@@ -95,10 +70,10 @@ def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> tuple[Marks
             some = checked_ids(row, vocab, place, lowest=-1)
             marked[number] = 1 - at
             marked[number, some[some >= 0]] = at
-    return marked, most_left(marked)
+    return marked
 
 
-def _of_booleans(given: NDArray[Any], batch: int, vocab: int, name: str, at: int) -> tuple[Marks, int]:
+def _of_booleans(given: NDArray[Any], batch: int, vocab: int, name: str, at: int) -> Marks:
     rows = given[None] if given.ndim == 1 else given
     packed = given.dtype != bool
     wide = -(-vocab // 8) if packed else vocab
@@ -107,8 +82,7 @@ def _of_booleans(given: NDArray[Any], batch: int, vocab: int, name: str, at: int
         raise ShapeError(f"{name} is {kind} of shape {shape_of(given)}; expected [{wide}] or [{batch}, {wide}]")
     if packed:
         rows = np.unpackbits(rows, axis=1, count=vocab).view(np.bool_)
-    marked = np.ascontiguousarray(rows if at else ~rows).view(np.uint8)
-    return marked, most_left(marked)
+    return np.ascontiguousarray(rows if at else ~rows).view(np.uint8)
 
 
 def _sparse_rows(ids: Any, batch: int, vocab: int, name: str) -> Any:

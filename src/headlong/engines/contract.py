@@ -15,95 +15,107 @@ from __future__ import annotations
 
 import math
 import os
-import secrets
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from headlong.answers import Certificate, Cost, Entropy, LogProb, Lse, Sample
-from headlong.arrays import answer_as, as_numpy, form_of, to_host
-from headlong.dtypes import Doubles
+from headlong.answers import Certificate, Cost, Entropy, LogProb, Lse, Sample, TopK
+from headlong.arrays import Form, answer_as, as_numpy, form_of, ids64, to_host
 from headlong.engines import draws
 from headlong.engines.arguments import (
-    RANGES,
     Asked,
     aimed,
     asked,
     check_told,
     checked_eps,
     checked_hidden,
+    checked_k,
     checked_n,
     told,
     untold,
 )
 from headlong.engines.certificate import certify
-from headlong.engines.class_masks import class_mask
-from headlong.engines.direct_call import Direct
-from headlong.engines.draws import Rules, rules_of
-from headlong.engines.entropy import entropy, scanned
-from headlong.engines.few_allowed_classes import lse_of
-from headlong.engines.promise_failures import ROUNDING, Check, Progress, check, float64_error, longest_row, normalised
+from headlong.engines.class_masks import check_some_left, class_mask
+from headlong.engines.draws import rules_of
+from headlong.engines.entropy import entropy
+from headlong.engines.kind import Kind
+from headlong.engines.promise_failures import Check, Progress, check
 from headlong.engines.ranked import ranked
-from headlong.engines.sampling_filters import Filters
-from headlong.errors import InputError, UnsupportedError
-from headlong.layers.written_to import WrittenTo
-from headlong.native import FoundEntropy, Mask
+from headlong.errors import UnsupportedError
+from headlong.native import Shown
 from headlong.number_checks import flag, whole
+from headlong.question import RANGES, Filters, Question
 
 
-class Changeable:
-    """Classes that are added and removed. Each method returns a new engine; this one stays as it is."""
+class Verbs(Kind):
+    """The verbs of every engine, each written once: check, ask, show. Some kinds have no files, temperatures or changes; they
+    say so, and who has.
 
-    def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any:
-        """This engine and the rows ``weight [m, dim]``, ``bias [m]`` (None: 0), stored as the layer's are.
+    A kind has a ``layer``, a ``promise`` and :meth:`ask`, the reader: see :class:`headlong.engines.kind.Kind`.
+    """
 
-        ``ids``  what they are called: the next ones (None), or ids of classes that are there or were, whose place they take
-        """
-        return self._unchanged().with_rows(weight, bias, ids)
-
-    def without(self, ids: Any) -> Any:
-        """This engine without the classes ``ids``, which are never in an answer; other ids stay the same."""
-        return self._unchanged().without(ids)
-
-    def compact(self, calibration: Any = None) -> Any:
-        """One layer and one plan with all rows, in the same basis; ``calibration`` vectors choose a new plan."""
-        return self if calibration is None else self._unchanged().compact(calibration)
-
-    def _unchanged(self: Any) -> Any:
-        from headlong.engines.changed import unchanged  # made of engines, and what makes them
-
-        return unchanged(self)
-
-
-class Common(ABC):
-    """What all kinds of engines share: draws with checked arguments, and a count of how often the promise fails."""
-
-    may_be_shard: ClassVar[bool] = True
-    """Whether its classes can be numbered from another than 0: those of a matrix, which may be part of a larger one."""
-    exact_at: ClassVar[float] = math.inf
-    """The ``eps`` at which logits are exact but for rounding: any, unless normalisers of parts are summands of them."""
-    draws_say_log_probs: ClassVar[bool] = True
-    """Whether draws come with log-probabilities without being asked: not from a GPU, where that would wait for the CPU."""
-    reads_every_logit: ClassVar[bool] = False
-    """Whether ``every_logit`` gives all classes of a row sooner than ``topk`` an eighth of them."""
-    _direct: Direct | None = None
-    """One native call for each question without a mask, where a kind has that."""
-    _watch: WrittenTo | None = None
-    """What sees writes to borrowed arrays, where a kind has some."""
-
-    def check_weights(self) -> None:
-        """InputError where a look at the layer's borrowed arrays shows that they were written to since the plan was made."""
-        if self._watch is not None and self._watch.found():
-            engine: Any = self
-            raise InputError(
-                f"the weights of {engine.layer!r} have changed since this engine was compiled; compile again, or let the layer "
-                "take a copy: Layer(..., copy=True)"
-            )
-
-    def _asked(self: Any, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
+    def _asked(self, hidden: Any, allowed: Any = None, exclude: Any = None) -> Asked:
         return asked(hidden, allowed, exclude, self.layer.dim, self.layer.vocab)
+
+    def _aim(self, eps: float | None, form: Form) -> float | None:
+        """What the reader has to be within, for answers in the caller's precision; None: estimates that nothing bounds."""
+        aim = aimed(eps, self.promise, form)
+        return None if math.isinf(aim) and told(eps, self.promise) else aim
+
+    def _shown(
+        self, view: type[Shown], hidden: Any, question: Question, allowed: Any = None, exclude: Any = None
+    ) -> Shown | None:
+        """The whole verb in one native call, where there is one for the question and its arguments are plain."""
+        if self._watch is not None:
+            self.check_weights()
+        reader = self._takes_callers
+        return None if reader is None or allowed is not None or exclude is not None else reader.show(hidden, question, view)
+
+    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
+        """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id.
+
+        ``eps``      how far log-probabilities may be off, in nats; inf: ids and exact logits only, the others are NaN
+        ``allowed``, ``exclude``  class ids, ``[m]`` for the call or one row of ids per query: other classes are left
+                                  out as if they did not exist. -1 pads rows and is ignored.
+        """
+        found = self._shown(TopK, hidden, Question("best", k, None, eps), allowed, exclude)
+        if found is not None:
+            return found
+        call = self._asked(hidden, allowed, exclude)
+        question = Question("best", checked_k(k, self.layer.vocab), eps=self._aim(eps, call.form), mask=call.mask)
+        top = TopK.of(self.ask(call.hidden, question))
+        return answer_as(top if told(eps, self.promise) else untold(top), call.form)
+
+    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
+        """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes; -inf for those
+        that have no probability.
+
+        ``eps``  inf: exact logits only; an engine that was compiled without log-probabilities asks for one
+        """
+        if allowed is not None or exclude is not None:
+            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
+        if eps is None:
+            check_told("log_prob", None, self.promise)
+        found = self._shown(LogProb, hidden, Question("given", 0, ids, eps))
+        if found is not None:
+            return found
+        call = self._asked(hidden)
+        chosen = ids64(ids, len(call.hidden), self.layer.vocab)
+        a = self.ask(call.hidden, Question("given", ids=chosen, eps=self._aim(eps, call.form)))
+        given = LogProb(a.log_probs, a.logits, a.lse, a.error, a.cost)
+        return answer_as(given if told(eps, self.promise) else untold(given), call.form)
+
+    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
+        """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
+        check_told("lse", eps, self.promise)
+        found = self._shown(Lse, hidden, Question("normaliser", 0, None, eps), allowed, exclude)
+        if found is not None:
+            return found
+        call = self._asked(hidden, allowed, exclude)
+        a = self.ask(call.hidden, Question("normaliser", eps=self._aim(eps, call.form), mask=call.mask))
+        return answer_as(Lse(a.lse, a.error, a.cost), call.form)
 
     @property
     @abstractmethod
@@ -151,84 +163,52 @@ class Common(ABC):
                 f"class0 is {class0}; the classes of {type(self).__name__} start at 0: only an engine over one matrix can be a "
                 "shard of a larger layer"
             )
-        self.check_weights()
-        engine: Any = self
-        eps = (engine.promise.eps if self.draws_say_log_probs else math.inf) if eps is None else checked_eps(eps)
+        eps = (self.promise.eps if self.draws_say_log_probs else math.inf) if eps is None else checked_eps(eps)
         seed = self._fresh_seed() if seed is None else seed
         shape = getattr(hidden, "shape", None)
         count = len(hidden) if isinstance(hidden, (list, tuple)) or (isinstance(shape, tuple) and shape) else 0  # refused below
         first = draws.first_of(position, count)
         plain = ties == "ids" and not support and first is not None
         last = flag(temperature_last, "temperature_last")
-        if plain and self._direct is not None and allowed is None and exclude is None:
-            found = self._direct.sample(hidden, n, temperature, top_k, top_p, min_p, seed, first, class0, eps, last)
-            if found is not None:
-                return found
+        asked_for = Filters(n, temperature, top_k, top_p, min_p, seed, first, class0, last)
+        found = self._shown(Sample, hidden, Question("draw", eps=eps, filters=asked_for), allowed, exclude) if plain else None
+        if found is not None:
+            return found
+        self.check_weights()
         n, class0 = checked_n(n), whole(class0, "class0", *RANGES["class0"])
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         if plain and not last and math.isinf(eps) and not any(map(draws.is_each, (*filters.values(), seed))):
-            one = rules_of(1, engine.layer.vocab, seed, first, False, **filters)
-            return self._sample(hidden, one.filters(0, n, class0), allowed, exclude)
-        rules = rules_of(count, engine.layer.vocab, seed, position, last, **filters)
+            one = rules_of(1, self.layer.vocab, seed, first, False, **filters)
+            return self._drawn(hidden, one.filters(0, n, class0), allowed, exclude)
+        rules = rules_of(count, self.layer.vocab, seed, position, last, **filters)
         about: dict[str, Any] = {"ties": ties, "support": support, "class0": class0}
         return draws.sample(self, to_host(hidden), n, rules, eps=eps, allowed=allowed, exclude=exclude, **about)
 
-    def drawn(self, hidden: Doubles, filters: Filters, allowed: Any = None) -> Sample:
-        """Draws by checked filters, rows at consecutive positions: what engines that are made of others ask for."""
-        found = None
-        if self._direct is not None and allowed is None:
-            named = filters._replace(top_k=filters.top_k or None)  # type: ignore[arg-type]
-            found = self._direct.sample(hidden, *named, math.inf, False)
-        return self._sample(hidden, filters, allowed, None) if found is None else found
-
-    def _drawn_each(self, hidden: Doubles, n: int, rules: Rules, class0: int, aim: float, mask: Mask) -> Sample | None:
-        """Draws of each row by its own rule, with log-probabilities where ``aim`` is finite; None where a kind has none."""
-        return None
-
-    def agree(self, question: tuple[Any, ...]) -> None:  # noqa: B027  # most have nobody to agree with
-        """Where others have to ask the same at the same time: that they do."""
-
-    def exponents(self, logits: Doubles) -> Doubles:
-        """``f(z)``; -inf for what is not there."""
-        engine: Any = self
-        link = getattr(engine.layer, "link", None)
-        gone = np.isneginf(logits)
-        return logits if link is None else np.where(gone, -np.inf, link(np.where(gone, 0.0, logits)))
-
-    def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
-        """The normaliser of ``f(z) / temperature``; here from every class."""
-        engine: Any = self
-        if temperature == 1:
-            found: Lse = engine.lse(hidden, eps=eps, **limits)
-            return found
-        logits, _ = self.every_class(hidden)
-        mask = limits["allowed"].mask if limits else 1
-        tempered = np.where(mask, self.exponents(logits) / temperature, -np.inf)
-        count = len(hidden)
-        read = np.full(count, 4.0 * engine.layer.vocab * engine.layer.dim)
-        lost = ROUNDING + float64_error(engine.layer, longest_row(engine.layer), hidden, logits) / temperature
-        return Lse(lse_of(tempered), lost, Cost(np.full(count, engine.layer.vocab), read, np.ones(count, bool), engine.name))
+    def _drawn(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
+        """Draws by one rule, rows at consecutive positions, without log-probabilities."""
+        call = self._asked(hidden, allowed, exclude)
+        check_some_left(call.mask)
+        a = self.ask(call.hidden, Question("draw", filters=filters, mask=call.mask))
+        return answer_as(Sample(a.ids, a.logits, a.score, a.proved, a.cost), call.form)
 
     def _log_prob_among(self, hidden: Any, ids: Any, eps: float | None, allowed: Any, exclude: Any) -> LogProb:
         """Log-probabilities under the distribution over the classes that are left; -inf for others."""
-        engine: Any = self
         form, hidden = form_of(hidden), to_host(hidden)
-        rows = checked_hidden(hidden, engine.layer.dim, vocab=engine.layer.vocab)
-        given = engine.log_prob(rows, to_host(ids), eps=self.exact_at)
+        rows = checked_hidden(hidden, self.layer.dim, vocab=self.layer.vocab)
+        given = self.log_prob(rows, to_host(ids), eps=self.exact_at)
         if eps is None:
-            check_told("log_prob", None, engine.promise)
-        wanted = told(eps, engine.promise)
-        aim = aimed(eps, engine.promise, form)
-        limits = {"allowed": allowed, "exclude": exclude}
-        norm = engine.lse(rows, eps=aim, **limits) if wanted else Lse(given.lse, given.error, given.cost)
-        mask = class_mask(allowed, exclude, len(rows), engine.layer.vocab)
+            check_told("log_prob", None, self.promise)
+        wanted = told(eps, self.promise)
+        aim = aimed(eps, self.promise, form)
+        norm = self.lse(rows, eps=aim, allowed=allowed, exclude=exclude) if wanted else Lse(given.lse, given.error, given.cost)
+        mask = class_mask(allowed, exclude, len(rows), self.layer.vocab)
         assert mask is not None
-        inside = np.take_along_axis(np.broadcast_to(mask, (len(rows), engine.layer.vocab)), as_numpy(to_host(ids), "ids"), 1)
+        inside = np.take_along_axis(np.broadcast_to(mask, (len(rows), self.layer.vocab)), as_numpy(to_host(ids), "ids"), 1)
         log_probs = np.where(inside == 1, self.exponents(given.logits) - norm.lse[:, None], -np.inf)
         error = norm.error + (given.error if math.isfinite(self.exact_at) else 0.0)  # of logits that are sums over parts
         rows_read, read, dense = (one + more for one, more in zip(given.cost[:3], norm.cost[:3], strict=True))
-        whole = LogProb(log_probs, given.logits, norm.lse, error, Cost(rows_read, read, dense, norm.cost.path))
-        return answer_as(whole if wanted else untold(whole), form)
+        found = LogProb(log_probs, given.logits, norm.lse, error, Cost(rows_read, read, dense, norm.cost.path))
+        return answer_as(found if wanted else untold(found), form)
 
     def entropy(
         self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False
@@ -241,11 +221,8 @@ class Common(ABC):
         ``moments``  also ``variance = sum_i p_i (log p_i + H)^2``, the varentropy, within ``variance_error``: a full scan of
                      every row in float64, many times the time of the entropy alone
         """
+        self.check_weights()
         return entropy(self, hidden, eps, allowed, exclude, flag(moments, "moments"))
-
-    def scanned_entropy(self, hidden: Doubles, mask: Any) -> FoundEntropy:
-        """By a full scan."""
-        return scanned(self, hidden, mask)[0]
 
     def ranked(
         self,
@@ -263,13 +240,6 @@ class Common(ABC):
         """
         return ranked(self, hidden, eps, until, allowed, exclude)
 
-    @abstractmethod
-    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
-        """The draws, in arrays of the kind that came."""
-
-    def _fresh_seed(self) -> int:
-        return secrets.randbits(64)
-
     def check(self, hidden: Any, k: int = 10, *, batch: int = 1, progress: Progress | None = None) -> Check:
         """How often the promise fails on ``hidden [n, dim]``, against every logit in float64, and whether it still holds.
 
@@ -277,7 +247,7 @@ class Common(ABC):
         ``batch``     queries per call: larger batches may be read in another way
         ``progress``  called with how many of the vectors are done and how many there are; each reads the whole layer
         """
-        return check(self, hidden, k, batch, progress)  # type: ignore[arg-type]
+        return check(self, hidden, k, batch, progress)
 
     def certify(self, hidden: Any, *, scores: Any, error: Any, k: int = 10) -> Certificate:
         """The ``k`` best classes from ``scores [n, vocab]`` of somebody else, each within ``error`` of its logit; rows are read
@@ -288,43 +258,32 @@ class Common(ABC):
         """
         return certify(self, hidden, scores, error, k)
 
-    def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]:
-        """The logits of all classes and their log-probabilities ``[n, vocab]``, to float64's rounding."""
-        engine: Any = self
-        ids = np.tile(np.arange(engine.layer.vocab), (len(hidden), 1))
-        # A mixture's logits are as good as the normalisers of its components, which any eps would leave where they are guessed.
-        logits = np.asarray(engine.log_prob(hidden, ids, eps=self.exact_at).logits, np.float64)
-        return normalised(logits, self.exponents(logits))
-
-
-class Bounded(Common):
-    """For kinds without some verbs: each says that it has none, and who has."""
-
-    may_be_shard: ClassVar[bool] = False
-
-    def at_temperature(self, value: float) -> Any:
-        """Only an engine over one matrix shares its plan with another temperature."""
+    def at_temperature(self, value: float) -> Verbs:
+        """This engine with the link ``f(z) / value``: only over one matrix, where it shares its plan."""
         raise UnsupportedError(
             f"{type(self).__name__} has no at_temperature; pass temperature= to sample, or compile a layer whose link is "
             f"headlong.Affine(1 / {value!r})"
         )
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
-        """Only engines on one CPU are files."""
+        """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
         raise UnsupportedError(
             f"{type(self).__name__} cannot be saved; save the engine from which it was made, compiled without device= or shards"
         )
 
-    def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Any:
-        """Only an engine over one matrix has rows to which others can be added."""
+    def with_rows(self, weight: Any, bias: Any = None, ids: Any = None) -> Verbs:
+        """This engine and the rows ``weight [m, dim]``, ``bias [m]`` (None: 0), stored as the layer's are; it stays as it is.
+
+        ``ids``  what they are called: the next ones (None), or ids of classes that are there or were, whose place they take
+        """
         raise self._no_changes()
 
-    def without(self, ids: Any) -> Any:
-        """Only classes of one matrix can be taken out; elsewhere ``exclude=`` leaves them out of a call."""
+    def without(self, ids: Any) -> Verbs:
+        """This engine without the classes ``ids``, which are never in an answer; other ids stay the same."""
         raise self._no_changes()
 
-    def compact(self, calibration: Any = None) -> Any:
-        """There are no changes."""
+    def compact(self, calibration: Any = None) -> Verbs:
+        """One layer and one plan with all rows, in the same basis; ``calibration`` vectors choose a new plan."""
         return self
 
     def _no_changes(self) -> UnsupportedError:

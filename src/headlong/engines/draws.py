@@ -23,17 +23,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.answers import Cost, Sample, Support
+from headlong.answers import Answer, Cost, Sample, Support
 from headlong.arrays import answer_as, as_numpy, form_of
 from headlong.dtypes import UNIT, Doubles, Ids
-from headlong.engines.arguments import RANGES, aimed, checked_hidden, in_rows, part_of
-from headlong.engines.class_masks import Marked, all_left, check_some_left, class_mask, classes_of
-from headlong.engines.few_allowed_classes import few_enough, largest_keys, lse_of
-from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Filters, Ranked, Sieve, decided
+from headlong.engines.arguments import aimed, checked_hidden, part_of
+from headlong.engines.class_masks import check_some_left, class_mask, classes_of
+from headlong.engines.few_allowed_classes import largest_keys, lse_of
+from headlong.engines.kind import Kind
+from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Ranked, decided
 from headlong.errors import NonFiniteError, OptionError, ShapeError
 from headlong.links import evaluated
-from headlong.native import Mask
 from headlong.number_checks import real, whole
+from headlong.question import RANGES, Filters, Mask, Question, Sieve
 
 ROOM = 1 - 2.0**-10
 """Of ``eps``, for a normaliser: the rest is for sums of what is kept."""
@@ -53,16 +54,19 @@ class Rules(NamedTuple):
     position: list[int]
     last: bool = False
 
-    def of(self, rows: list[int]) -> Rules:
-        return Rules(*([part[row] for row in rows] for part in self[:-1]), self.last)  # type: ignore[arg-type, call-arg]
-
     def sieve(self, row: int) -> Sieve:
         found = Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row])
         return found._replace(temperature=1.0) if self.last and not found.keeps_all else found
 
     def filters(self, row: int, n: int, class0: int) -> Filters:
         """For rows that count up from ``row``."""
-        return Filters(n, *self.sieve(row)[:4], self.seed[row], self.position[row], class0)
+        return Filters._make([n, *(part[row] for part in self[:-1]), class0, self.last])
+
+    def arrays(self, n: int, class0: int) -> Filters:
+        """Of each row its own."""
+        kinds = (np.float64, np.int64, np.float64, np.float64, np.uint64, np.uint64)
+        each = (np.array(part, kind) for part, kind in zip(self[:-1], kinds, strict=True))
+        return Filters._make([n, *each, class0, self.last])
 
 
 def rules_of(batch: int, vocab: int, seed: Any, position: Any, last: bool, **filters: Any) -> Rules:
@@ -113,7 +117,7 @@ def _numbers(given: Any, name: str) -> Any:
 
 
 def sample(
-    engine: Any, hidden: Any, n: int, rules: Rules, *, eps: float | None, ties: str, support: bool, class0: int,
+    engine: Kind, hidden: Any, n: int, rules: Rules, *, eps: float | None, ties: str, support: bool, class0: int,
     allowed: Any, exclude: Any,
 ) -> Sample:  # fmt: skip
     """:meth:`headlong.Engine.sample`, of which this is the long way."""
@@ -124,31 +128,19 @@ def sample(
     mask = class_mask(allowed, exclude, len(rows), vocab)
     check_some_left(mask)
     aim = aimed(eps, engine.promise, form)
-    noise = [np.array(part, np.uint64) for part in rules[4:6]]
-    warmth = [np.array(part, np.float64) for part in rules[:4]]
-    engine.agree(("sample", rows, n, *warmth, *noise, rules.last, aim, ties, support))
-    if ties == "ids" and not support and len(rows):
-        lefts = [] if mask is None or len(mask) == 1 else all_left(mask)
-        few = np.array([few_enough(left, vocab) for left in lefts], bool)
-        groups = [np.flatnonzero(few), np.flatnonzero(~few)] if few.any() and not few.all() else [np.arange(len(rows))]
-        parts: list[Sample | None] = []  # how a row is answered depends on the row alone
-        for group in groups:
-            own = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[group])
-            each_of = rules.of(group.tolist())
-            parts.append(
-                engine._drawn_each(rows[group], n, each_of, class0, aim, own)  # noqa: SLF001
-                or (_drawn(engine, rows[group], n, each_of, class0, own, aim) if len(groups) > 1 else None)
-            )
-        found = [part for part in parts if part is not None]
-        if found:
-            return answer_as(in_rows(found, np.argsort(np.concatenate(groups))), form)
+    engine.agree(("sample", rows, n, *rules.arrays(n, class0), aim, ties, support))
+    if ties == "ids" and not support and engine.draws_whole and not (rules.last and math.isfinite(aim)):
+        a = engine.ask(rows, Question("draw", eps=aim, filters=rules.arrays(n, class0), mask=mask))
+        whole = Sample(a.ids, a.logits, a.score, a.proved, a.cost)
+        if math.isfinite(aim):
+            whole = replace(whole, log_probs=a.log_probs, kept=a.kept, error=a.error)
+        return answer_as(whole, form)
     return answer_as(_drawn(engine, rows, n, rules, class0, mask, aim, ties, support), form)
 
 
 def _drawn(
-    engine: Any, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float, ties: str = "ids",
-    support: bool = False,
-) -> Sample:  # fmt: skip
+    engine: Kind, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float, ties: str, support: bool
+) -> Sample:
     """What kinds without a question of their own for draws answer."""
     whole_answer = support or math.isfinite(aim) or ties == "all" or rules.last
     found = _Draws(engine, rows, n, rules, class0, mask, aim)
@@ -171,17 +163,18 @@ def _drawn(
     return answer
 
 
-def from_kept(engine: Any, hidden: Doubles, mask: Mask, filters: Filters, eps: float = math.inf) -> Sample:
+def from_kept(engine: Kind, hidden: Doubles, mask: Mask, filters: Filters, eps: float = math.inf) -> Answer:
     """Draws by one rule, rows at consecutive positions, from the classes that its filters keep: for kinds whose own search for
     the largest key knows no filters. ``eps``  of the normaliser that is asked for with the best classes, where one is needed
     """
     count = len(hidden)
     positions = [(filters.row0 + row) % 2**64 for row in range(count)]
-    rules = Rules(*([value] * count for value in filters[1:6]), positions)  # type: ignore[arg-type, call-arg]
+    rules = Rules(*([value] * count for value in filters[1:6]), positions, filters.last)  # type: ignore[arg-type, call-arg]
     engine.agree(("kept", hidden, mask, filters))
     found = _Draws(engine, hidden, filters.n, rules, filters.class0, mask, math.inf)
     found.draw_from_kept(list(range(count)), False, eps)
-    return Sample(found.ids, found.logits, found.score, found.proved, found.cost())
+    whole = Answer(ids=found.ids, logits=found.logits, score=found.score, proved=found.proved)
+    return whole._replace(**dict(zip(("rows", "bytes", "full", "path"), found.cost(), strict=True)))
 
 
 def runs(rows: list[int], rules: Rules) -> list[list[int]]:
@@ -200,7 +193,7 @@ def runs(rows: list[int], rules: Rules) -> list[list[int]]:
 class _Draws:
     """The answer while it is made, in float64."""
 
-    def __init__(self, engine: Any, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float) -> None:
+    def __init__(self, engine: Kind, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float) -> None:
         self.engine, self.rows, self.rules, self.class0, self.mask, self.aim = engine, rows, rules, class0, mask, aim
         self.n, shape = n, (len(rows), n)
         self.ids, self.proved = np.full(shape, -1, np.int64), np.ones(shape, bool)
@@ -212,15 +205,13 @@ class _Draws:
         self._path, link = engine.name, getattr(engine.layer, "link", None)
         self._as_drawn = engine.exponents if link is None else evaluated(link)
 
-    def limits(self, rows: list[int]) -> dict[str, Any]:
-        if self.mask is None:
-            return {}
-        return {"allowed": Marked(self.mask if len(self.mask) == 1 else np.ascontiguousarray(self.mask[rows]))}
+    def mask_of(self, rows: list[int]) -> Mask:
+        return self.mask if self.mask is None or len(self.mask) == 1 else np.ascontiguousarray(self.mask[rows])
 
     def classes(self, row: int) -> Ids:
         """All that may be drawn."""
         if self.engine.reads_every_logit:
-            return np.asarray(self.engine.every_logit(self.rows[row : row + 1], **self.limits([row]))[0])
+            return np.asarray(self.engine.every_logit(self.rows[row : row + 1], self.mask_of([row]))[0])
         return np.arange(self.engine.layer.vocab) if self.mask is None else classes_of(self.mask[row % len(self.mask)])
 
     def count(self, rows: list[int], cost: Cost) -> None:
@@ -235,12 +226,10 @@ class _Draws:
         """By the engine's own search."""
         for run in runs(rows, self.rules):
             filters = self.rules.filters(run[0], self.n, self.class0)
-            self._take(run, self.engine.drawn(self.rows[run], filters, **self.limits(run)))
-
-    def _take(self, rows: list[int], drawn: Sample) -> None:
-        for name in ("ids", "logits", "score", "proved"):
-            getattr(self, name)[rows] = getattr(drawn, name)
-        self.count(rows, drawn.cost)
+            drawn = self.engine.ask(self.rows[run], Question("draw", filters=filters, mask=self.mask_of(run)))
+            for name in ("ids", "logits", "score", "proved"):
+                getattr(self, name)[run] = getattr(drawn, name)
+            self.count(run, drawn.cost)
 
     def log_kept(self) -> Doubles:
         """The log of the mass that filters keep."""
@@ -272,7 +261,8 @@ class _Draws:
         engine, vocab = self.engine, self.engine.layer.vocab
         if engine.reads_every_logit and k > vocab // GROWTH:
             return [self._every(row) for row in rows]
-        top = engine.topk(self.rows[rows], k, eps=min(eps, engine.exact_at), **self.limits(rows))
+        question = Question("best", k, eps=min(eps, engine.exact_at), mask=self.mask_of(rows))
+        top = engine.ask(self.rows[rows], question)
         self.count(rows, top.cost)
         found = []
         columns = top.ids >= 0, top.ids, top.logits, top.lse, top.error, top.proved
@@ -283,7 +273,7 @@ class _Draws:
         return found
 
     def _every(self, row: int) -> _Best:
-        ids, logits = self.engine.every_logit(self.rows[row : row + 1], **self.limits([row]))
+        ids, logits = self.engine.every_logit(self.rows[row : row + 1], self.mask_of([row]))
         order = np.argsort(-logits, kind="stable")
         self.count([row], Cost(np.array([len(ids)]), np.zeros(1), np.ones(1, bool), self._path))
         return _Best(ids[order], logits[order], self.engine.exponents(logits[order]), complete=True, proved=True)
@@ -302,11 +292,16 @@ class _Draws:
         warmth = np.array(self.rules.temperature)
         for one in np.unique(warmth):
             rows = np.flatnonzero(warmth == one).tolist()
-            found = self.engine.tempered_lse(self.rows[rows], float(one), part_of(self.aim, ROOM), self.limits(rows))
+            found = self.normaliser(rows, float(one), part_of(self.aim, ROOM))
             self.lse[rows] = found.lse
             terms = self.engine.layer.vocab + 8  # terms of a sum of what is kept
             self.error[rows] = found.error + terms * UNIT * (1 + np.abs(np.where(np.isfinite(found.lse), found.lse, 0.0)))
-            self.count(rows, found.cost)
+
+    def normaliser(self, rows: list[int], temperature: float, eps: float) -> Answer:
+        question = Question("normaliser", eps=eps, temperature=temperature, mask=self.mask_of(rows))
+        found = self.engine.ask(self.rows[rows], question)
+        self.count(rows, found.cost)
+        return found
 
 
 class _Best(NamedTuple):
@@ -330,6 +325,5 @@ class _Row:
         draws, eps = self.draws, max(eps, FINEST)
         if temperature == 1 and self.known[1] - self.known[0] <= 2 * eps:
             return self.known
-        found = draws.engine.tempered_lse(draws.rows[self.row], temperature, eps, draws.limits(self.row))
-        draws.count(self.row, found.cost)
+        found = draws.normaliser(self.row, temperature, eps)
         return float(found.lse[0] - found.error[0]), float(found.lse[0] + found.error[0])

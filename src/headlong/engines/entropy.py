@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from headlong.answers import Cost, Entropy, TopK
+from headlong.answers import Answer, Cost, Entropy
 from headlong.arrays import answer_as, round_up
-from headlong.dtypes import UNIT, Doubles
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.arguments import aimed, asked, check_told, part_of
+from headlong.engines.kind import Kind
 from headlong.engines.promise_failures import ROUNDING, float64_error, longest_row
-from headlong.native import FoundEntropy
+from headlong.question import Mask, Question
 
 HEADS = 64
 """Classes that are scored for a start: of a language model's rows they have a third settled."""
@@ -35,38 +36,36 @@ AT_ONCE = 1 << 22
 """Logits that a full scan holds."""
 
 
-def entropy(engine: Any, hidden: Any, eps: float | None, allowed: Any, exclude: Any, moments: bool) -> Entropy:
+def entropy(engine: Kind, hidden: Any, eps: float | None, allowed: Any, exclude: Any, moments: bool) -> Entropy:
     """:meth:`headlong.Engine.entropy`."""
     check_told("entropy", eps, engine.promise)
     call = asked(hidden, allowed, exclude, engine.layer.dim, engine.layer.vocab)
     aim = aimed(DEFAULT if eps is None and math.isinf(engine.promise.eps) else eps, engine.promise, call.form)
     if moments:
         found, variance, off = scanned(engine, call.hidden, call.mask)
-        cost = Cost(found.rows, found.bytes, found.dense, "rows/float64")
-        whole = Entropy(found.entropy, found.error, found.lse, cost, variance, off)
+        whole = Entropy(found.value, found.error, found.lse, found.cost, variance, off)
         if call.form.single:
             narrow = variance.astype(np.float32)
             whole = replace(whole, variance=narrow, variance_error=round_up(off + np.abs(narrow - variance)))
         return answer_as(whole, call.form)
-    limits = {"allowed": allowed, "exclude": exclude}
     k = min(HEADS, engine.layer.vocab)
     # An error of the normaliser counts about H times, and less than ten nats of most layers' rows.
-    top = engine.topk(call.hidden, k, eps=part_of(aim, 0.1), **limits)
+    top = engine.ask(call.hidden, Question("best", k, eps=part_of(aim, 0.1), mask=call.mask))
     left = np.full(len(call.hidden), engine.layer.vocab) if call.mask is None else call.mask.sum(axis=1, dtype=np.int64)
     middle, error = bounds(top, np.broadcast_to(left, len(call.hidden)))
-    lse, rows, read, dense = top.lse.copy(), top.cost.rows.copy(), top.cost.bytes.copy(), top.cost.dense.copy()
+    lse, rows, read, dense = top.lse.copy(), top.rows.copy(), top.bytes.copy(), top.full.copy()
     open_ = np.flatnonzero(~(error <= aim))
     if len(open_):
         mask = None if call.mask is None else np.ascontiguousarray(call.mask[open_ % len(call.mask)])
-        found = engine.scanned_entropy(call.hidden[open_], mask)
-        middle[open_], error[open_], lse[open_], dense[open_] = found.entropy, found.error, found.lse, found.dense
+        found = engine.scanned_entropy(call.hidden[open_], mask) or scanned(engine, call.hidden[open_], mask)[0]
+        middle[open_], error[open_], lse[open_], dense[open_] = found.value, found.error, found.lse, found.full
         rows[open_] += found.rows
         read[open_] += found.bytes
-    cost = Cost(rows, read, dense, top.cost.path)
+    cost = Cost(rows, read, dense, top.path)
     return answer_as(Entropy(middle, error, lse, cost), call.form)
 
 
-def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
+def bounds(top: Answer, left: Ids) -> tuple[Doubles, Doubles]:
     """The middle of what the entropy may be and how far off that is, ``[batch]`` each; ``left`` classes may be answered."""
     there = top.ids >= 0
     off = np.where(top.error > 300, np.inf, top.error)  # beyond, nothing is known of an entropy
@@ -87,7 +86,7 @@ def bounds(top: TopK, left: Any) -> tuple[Doubles, Doubles]:
     return head + (low + high) / 2, (high - low) / 2 + moved + rounding
 
 
-def scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[FoundEntropy, Doubles, Doubles]:
+def scanned(engine: Kind, hidden: Doubles, mask: Mask) -> tuple[Answer, Doubles, Doubles]:
     """From every logit in float64, some rows at a time; and the variance of ``-log p``, and how far off that is."""
     count, vocab = len(hidden), engine.layer.vocab
     step = max(1, AT_ONCE // vocab)
@@ -97,10 +96,11 @@ def scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[FoundEntropy, Doub
     read = np.full(count, vocab * engine.layer.dim * 4.0 / max(1, min(step, count)))
     columns = zip(*found, strict=True) if found else [()] * 5
     middle, error, lse, variance, off = (np.concatenate([np.zeros(0), *column]) for column in columns)
-    return FoundEntropy(middle, error, lse, np.full(count, vocab), read, np.ones(count, bool)), variance, off
+    whole = Answer(value=middle, error=error, lse=lse, rows=np.full(count, vocab), bytes=read, full=np.ones(count, bool))
+    return whole._replace(path="rows/float64"), variance, off
 
 
-def _scanned(engine: Any, hidden: Doubles, mask: Any) -> tuple[Doubles, ...]:
+def _scanned(engine: Kind, hidden: Doubles, mask: Mask) -> tuple[Doubles, ...]:
     logits, log_probs = engine.every_class(hidden)
     best = np.argmax(logits, axis=1)[:, None]
     lse = (engine.exponents(np.take_along_axis(logits, best, 1)) - np.take_along_axis(log_probs, best, 1))[:, 0]

@@ -5,171 +5,104 @@
     top-k    the k best of the parts' k best                    lse    logaddexp of the parts', error their largest
     sample   the best key of all parts; with filters, of the classes that they keep of all parts' best
 
-A kind says what its parts are and where they are asked (``_ask``); shards and layers with changes are kinds.
+A kind says what its parts are and where they are asked (``_everyone``); shards and layers with changes are kinds.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from headlong.answers import Cost, LogProb, Lse, Sample, TopK
-from headlong.arrays import Array, answer_as, ids64
+from headlong.answers import Answer
+from headlong.arrays import Array, Form
 from headlong.dtypes import UNIT, Doubles, Ids
-from headlong.engines.arguments import Asked, aimed, check_told, checked_k, told, untold
-from headlong.engines.class_masks import check_some_left
-from headlong.engines.contract import Bounded
+from headlong.engines.contract import Verbs
 from headlong.engines.draws import from_kept
-from headlong.engines.parts import Part, exact_logits
-from headlong.engines.sampling_filters import Filters
-from headlong.errors import OptionError
-from headlong.promise import Promise
+from headlong.question import Question
 
-Verb = Callable[[Part], tuple[Array, ...]]
 NEAR = 0.01
+"""Within which parts are asked for the normalisers that join estimates which nothing bounds."""
+COMPARED = 1024
+"""Classes of one query that a reader is asked to compare at once; it does so with up to 4,096 (csrc/executor/rows.cpp)."""
 
 
-class Merged(Bounded, ABC):
-    """The verbs of :class:`headlong.engines.base.Engine` over all parts."""
-
-    promise: Promise
-
-    @property
-    @abstractmethod
-    def layer(self) -> Any:
-        """What is known of all parts together: ``vocab``, ``dim``, ``link``."""
+class Merged(Verbs, ABC):
+    """The verbs of every engine over all parts."""
 
     @property
     @abstractmethod
     def _path(self) -> str:
         """What ran, for the cost."""
 
+    @property
     @abstractmethod
-    def _ask(self, call: Asked, verb: Verb, *question: Any) -> list[tuple[Array, ...]]:
-        """What ``verb`` gives of every part, wherever it is: each of its arrays of all parts, in the order of the classes.
-        ``question`` is what was asked: arrays and plain values, which have to be the same wherever a part is."""
+    def _longest(self) -> float:
+        """The norm of the longest row."""
 
-    def _topk(self, call: Asked, k: int, eps: float | None) -> TopK:
-
-        def best(part: Part) -> tuple[Array, ...]:
-            top, longest = part.topk(call.hidden, k, eps), np.full(1, float(part.engine.norms.max()))
-            return top.logits, top.ids, longest, top.lse, top.error, top.proved, *top.cost[:3]
-
-        def exact(rows: Array, some: Ids) -> Doubles:
-            hidden = call.hidden[rows]
-            (each,) = self._ask(call, lambda part: (part.logits(hidden, some, exact_logits),), "exact", hidden, some)
-            return np.asarray(np.max(each, axis=0))
-
-        parts = self._ask(call, best, "topk", call.hidden, call.mask, k, eps)
-        logits, ids = (np.concatenate(column, axis=1) for column in parts[:2])
-        longest, lses, errors, proved, *cost = parts[2:]
-        logits = exactly_tied(logits, ids, call.hidden, float(np.max(longest)), exact)
-        logits, ids = best_of(logits, ids, k, self.layer.vocab)
-        lse, error = merged_lse(lses, errors)
-        whole = TopK(self._log_probs(logits, lse), ids, logits, lse, error, np.all(proved, axis=0), self._cost(cost))
-        return whole if told(eps, self.promise) else untold(whole)
-
-    def _lse(self, call: Asked, eps: float | None, temperature: float | None) -> Lse:
-
-        def sums(part: Part) -> tuple[Array, ...]:
-            found = part.lse(call.hidden, eps, temperature)
-            return found.lse, found.error, *found.cost[:3]
-
-        lses, errors, *cost = self._ask(call, sums, "lse", call.hidden, call.mask, eps, temperature)
-        return Lse(*merged_lse(lses, errors), self._cost(cost))
-
-    def _drawn(self, call: Asked, filters: Filters) -> Sample:
-        """The best key of all parts, where there are several without filters; one without a class for a row offers none."""
-
-        def keys(part: Part) -> tuple[Array, ...]:
-            best = *blank(len(call.hidden), filters.n), np.ones((len(call.hidden), filters.n), bool)
-            cost = [np.zeros(len(call.hidden), kind) for kind in (np.int64, np.float64, np.bool_)]
-            for rows in part.runs(len(call.hidden)):
-                drawn = part.drawn(call.hidden[rows], rows, filters._replace(row0=(filters.row0 + rows.start) % 2**64))
-                found = drawn.ids, drawn.logits, drawn.score, drawn.proved, *drawn.cost[:3]
-                for to, one in zip((*best, *cost), found, strict=True):
-                    to[rows] = one
-            return *best, *cost
-
-        ids, logits, score, proved, *cost = self._ask(call, keys, "sample", call.hidden, call.mask, filters)
-        won, at, key = ids[0], logits[0], score[0]
-        for others, values, keyed in zip(ids[1:], logits[1:], score[1:], strict=True):
-            better = keyed > key
-            won, at, key = np.where(better, others, won), np.where(better, values, at), np.where(better, keyed, key)
-        return Sample(won, at, key, np.all(proved, axis=0), self._cost(cost))
-
-    def _log_probs(self, logits: Doubles, lse: Doubles) -> Doubles:
-        """-inf where there is no class."""
-        return self.exponents(logits) - np.where(np.isfinite(lse), lse, 0.0)[:, None]
-
-    def _cost(self, columns: list[tuple[Array, ...]]) -> Cost:
-        rows, read, dense = columns
-        return Cost(np.sum(rows, axis=0), np.sum(read, axis=0), np.any(dense, axis=0), self._path)
-
-    def _aim(self, eps: float | None, call: Asked) -> float:
-        """What parts are asked for; where estimates that nothing bounds are told, the other parts' normalisers join them."""
-        aim = aimed(eps, self.promise, call.form)
-        return NEAR if math.isinf(aim) and told(eps, self.promise) else aim
+    @abstractmethod
+    def _everyone(self, hidden: Doubles, question: Question) -> list[Answer]:
+        """What :meth:`headlong.engines.parts.Part.ask` gives for every part, wherever it is, in the order of the classes.
+        Vectors and question have to be the same wherever a part is."""
 
     @property
     def _is_one_part(self) -> bool:
         """Whether one engine has all classes, and filters by itself."""
         return False
 
-    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
-        """The ``k`` likeliest classes of all parts together."""
-        call = self._asked(hidden, allowed, exclude)
-        return answer_as(self._topk(call, checked_k(k, self.layer.vocab), self._aim(eps, call)), call.form)
+    def ask(self, hidden: Doubles, question: Question) -> Answer:
+        if question.filters is not None and not (question.filters.sieve.keeps_all or self._is_one_part):
+            return from_kept(self, hidden, question.mask, question.filters)
+        parts = self._everyone(hidden, question)
+        whole = Answer(
+            rows=np.sum([part.rows for part in parts], axis=0), bytes=np.sum([part.bytes for part in parts], axis=0),
+            full=np.any([part.full for part in parts], axis=0), path=self._path,
+        )  # fmt: skip
+        if question.verb == "draw":
+            return _largest(whole, parts)
+        lse, error = merged_lse(tuple(part.lse for part in parts), tuple(part.error for part in parts))
+        whole = whole._replace(lse=lse, error=error)
+        if question.verb == "normaliser":
+            return whole
+        if question.verb == "given":
+            logits = np.max([part.logits for part in parts], axis=0)
+            return whole._replace(logits=logits, log_probs=self._log_probs(logits, lse))
+        ids = np.concatenate([part.ids for part in parts], axis=1)
+        logits = np.concatenate([part.logits for part in parts], axis=1)
+        logits = exactly_tied(logits, ids, hidden, self._longest, lambda rows, some: self._exact(hidden[rows], some))
+        logits, ids = best_of(logits, ids, question.k, self.layer.vocab)
+        proved = np.all([part.proved for part in parts], axis=0)
+        return whole._replace(ids=ids, logits=logits, log_probs=self._log_probs(logits, lse), proved=proved)
 
-    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
-        """The log-normaliser over all classes."""
-        check_told("lse", eps, self.promise)
-        call = self._asked(hidden, allowed, exclude)
-        return answer_as(self._lse(call, self._aim(eps, call), None), call.form)
+    def _exact(self, hidden: Doubles, ids: Ids) -> Doubles:
+        """Logits ``[batch, m]`` that are summed without rounding and rounded once: a reader does so where logits of one
+        question are within rounding of each other, as those of two equal classes are."""
+        found = np.empty(ids.shape)
+        for start in range(0, ids.shape[1], COMPARED):
+            twice = np.repeat(ids[:, start : start + COMPARED], 2, axis=1)
+            each = [part.logits[:, ::2] for part in self._everyone(hidden, Question("given", ids=twice))]
+            found[:, start : start + COMPARED] = np.max(each, axis=0)
+        return found
 
-    def log_prob(
-        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
-    ) -> LogProb:
-        """The log-probabilities of ``ids [batch, m]``, each read where it lies; -inf for those that are gone."""
-        if allowed is not None or exclude is not None:
-            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
-        if eps is None:
-            check_told("log_prob", None, self.promise)
-        call = self._asked(hidden)
-        chosen, within = ids64(ids, len(call.hidden), self.layer.vocab), self._aim(eps, call)
+    def _log_probs(self, logits: Doubles, lse: Doubles) -> Doubles:
+        """-inf where there is no class."""
+        return self.exponents(logits) - np.where(np.isfinite(lse), lse, 0.0)[:, None]
 
-        def given(part: Part) -> tuple[Array, ...]:
-            logits = part.logits(call.hidden, chosen)
-            count = np.isfinite(logits).sum(axis=1)
-            if not told(within, self.promise):
-                nothing, none = np.full(len(logits), np.nan), np.zeros(len(logits), bool)
-                return logits, nothing, nothing + np.inf, count, count * float(part.engine.layer.row_bytes), none
-            norm = part.lse(call.hidden, within, None)
-            read = norm.cost.bytes + count * float(part.engine.layer.row_bytes)
-            return logits, norm.lse, norm.error, norm.cost.rows + count, read, norm.cost.dense
+    def _aim(self, eps: float | None, form: Form) -> float | None:
+        aim = super()._aim(eps, form)
+        return NEAR if aim is None else aim
 
-        each, lses, errors, *cost = self._ask(call, given, "log_prob", call.hidden, chosen, within)
-        logits, (lse, error) = np.max(each, axis=0), merged_lse(lses, errors)
-        whole = LogProb(self._log_probs(logits, lse), logits, lse, error, self._cost(cost))
-        return answer_as(whole if told(within, self.promise) else untold(whole), call.form)
 
-    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
-        call = self._asked(hidden, allowed, exclude)
-        check_some_left(call.mask)
-        if filters.sieve.keeps_all or self._is_one_part:
-            return answer_as(self._drawn(call, filters), call.form)
-        return answer_as(from_kept(self, call.hidden, call.mask, filters), call.form)
-
-    def tempered_lse(self, hidden: Doubles, temperature: float, eps: float, limits: dict[str, Any]) -> Lse:
-        """The parts' at that temperature."""
-        try:
-            return self._lse(self._asked(hidden, limits.get("allowed")), eps, None if temperature == 1 else temperature)
-        except OptionError:  # no link says this one at a temperature
-            return super().tempered_lse(hidden, temperature, eps, limits)
+def _largest(whole: Answer, parts: list[Answer]) -> Answer:
+    """The best key of all parts; one without a class for a row offers none."""
+    ids, logits, score = parts[0].ids, parts[0].logits, parts[0].score
+    for part in parts[1:]:
+        better = part.score > score
+        ids, logits, score = (
+            np.where(better, new, old) for new, old in ((part.ids, ids), (part.logits, logits), (part.score, score))
+        )
+    return whole._replace(ids=ids, logits=logits, score=score, proved=np.all([part.proved for part in parts], axis=0))
 
 
 def exactly_tied(logits: Doubles, ids: Ids, hidden: Doubles, longest: float, exact: Callable[[Array, Ids], Doubles]) -> Doubles:
@@ -224,7 +157,3 @@ def merged_lse(lses: tuple[Doubles, ...], errors: tuple[Doubles, ...]) -> tuple[
     wide = np.maximum(above, below)
     error = np.where(there & np.isfinite(wide), np.minimum(wide, largest), largest)
     return lse, np.asarray(error + 8 * len(stacked) * UNIT * (1 + size))
-
-
-def blank(batch: int, n: int) -> tuple[Ids, Doubles, Doubles]:
-    return np.full((batch, n), -1, np.int64), np.full((batch, n), -np.inf), np.full((batch, n), -np.inf)

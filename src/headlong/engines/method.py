@@ -24,7 +24,7 @@ from headlong.promise import Promise
 
 
 class EngineParts(NamedTuple):
-    """What an engine hands to a method that reads in a way of its own: its parts, and the executor of rows for all that the
+    """What an engine hands to a method that reads in a way of its own: its parts, and the reader of all rows for what the
     method's reader does not do itself."""
 
     layer: Layer
@@ -32,7 +32,8 @@ class EngineParts(NamedTuple):
     norms: Floats
     promise: Promise
     seed: int
-    rows: native.Executor
+    threads: int | None
+    rows: native.Reader
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Method(ABC):
         """The method with the promise that was asked for, which it has to keep where it promises less."""
         return self
 
-    def reader(self, engine: EngineParts) -> native.Executor | None:
-        """What answers instead of the executor of rows; None: that one does."""
+    def reader(self, engine: EngineParts) -> native.Reader | None:
+        """What answers instead of the reader of the plan; None: that one does."""
         return None
 
 

@@ -2,74 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from headlong import native
-from headlong.answers import Cost, Lse, Sample, TopK
+from headlong.answers import Answer
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.base import Engine
-from headlong.engines.class_masks import Marked, Marks
+from headlong.engines.class_masks import Marks
 from headlong.engines.few_allowed_classes import listed_classes, sample_of
-from headlong.engines.sampling_filters import Filters
+from headlong.question import Filters, Mask, Question
 
 AT_ONCE = 1 << 22
 """Scores of added rows that are held at once."""
-COMPARED = 1024
-"""Classes of one query that an executor is asked to compare at once; it does so with up to 4,096 (csrc/executor/rows.cpp)."""
-
-
-def logits_of(engine: Engine, hidden: Doubles, places: Ids) -> Doubles:
-    """Of rows ``places [batch, m]``."""
-    return engine.executor.logits(hidden, places, native.threads(engine.threads))
-
-
-def exact_logits(engine: Engine, hidden: Doubles, places: Ids) -> Doubles:
-    """Of rows ``places [batch, m]``, summed without rounding and rounded once: an executor does so where logits of one call are
-    within rounding of each other, as those of two equal places are."""
-    found = np.empty(places.shape)
-    for start in range(0, places.shape[1], COMPARED):
-        twice = np.repeat(places[:, start : start + COMPARED], 2, axis=1)
-        found[:, start : start + COMPARED] = logits_of(engine, hidden, twice)[:, ::2]
-    return found
 
 
 class Part(NamedTuple):
     """``engine``, whose classes have the ``names``, ascending, or the numbers from ``first`` on.
 
-    ``own [vocab]``  1 where a class is still this engine's, None: all are; ``marks``  those that may be answered
+    ``own [vocab]``  1 where a class is still this engine's, None: all are
     """
 
     engine: Engine
-    marks: Marked | None = None
     names: Ids | None = None
     first: int = 0
     own: Marks | None = None
 
-    def topk(self, hidden: Doubles, k: int, eps: float | None) -> TopK:
-        """By name, padded to ``k``."""
-        top = self.engine.topk(hidden, min(k, self.engine.layer.vocab), eps=eps, allowed=self.marks)
+    def ask(self, hidden: Doubles, question: Question) -> Answer:
+        """By name; of its own classes alone, as far as the question's mask, which is by name, leaves them."""
+        self.engine.check_weights()
+        question = question._replace(mask=self._mask(question.mask))
+        if question.verb == "best":
+            return self._best(hidden, question)
+        if question.verb == "given":
+            return self._given(hidden, question)
+        if question.verb == "draw":
+            return self._draw(hidden, question)
+        return self.engine.ask(hidden, question)
+
+    def _mask(self, mask: Mask) -> Mask:
+        if mask is None:
+            return None if self.own is None else self.own[None]
+        here = mask[:, self.first : self.first + self.engine.layer.vocab] if self.names is None else mask[:, self.names]
+        return np.ascontiguousarray(here if self.own is None else here & self.own)
+
+    def _best(self, hidden: Doubles, question: Question) -> Answer:
+        """Padded to ``k``."""
+        k = min(question.k, self.engine.layer.vocab)
+        top, short = self.engine.ask(hidden, question._replace(k=k)), question.k - k
+        ids = top.ids
         if self.first or self.names is not None:
-            names = top.ids + self.first if self.names is None else self.names[top.ids]
-            top = replace(top, ids=np.where(top.ids < 0, -1, names))
-        short = k - top.ids.shape[1]
+            named: Ids = ids + self.first if self.names is None else self.names[ids]
+            ids = np.where(ids < 0, -1, named)
         if not short:
-            return top
-        ids, logits, log_probs = (
-            np.pad(part, ((0, 0), (0, short)), constant_values=none)
-            for part, none in ((top.ids, -1), (top.logits, -np.inf), (top.log_probs, -np.inf))
-        )
-        return replace(top, ids=ids, logits=logits, log_probs=log_probs)
+            return top._replace(ids=ids)
+        behind = ((0, 0), (0, short))
+        logits, log_probs = (np.pad(part, behind, constant_values=-np.inf) for part in (top.logits, top.log_probs))
+        return top._replace(ids=np.pad(ids, behind, constant_values=-1), logits=logits, log_probs=log_probs)
 
-    def lse(self, hidden: Doubles, eps: float | None, temperature: float | None) -> Lse:
-        reader = self.engine if temperature is None else self.engine.at_temperature(temperature)
-        return reader.lse(hidden, eps=eps, allowed=self.marks)
-
-    def logits(self, hidden: Doubles, ids: Ids, of: Callable[[Engine, Doubles, Ids], Doubles] = logits_of) -> Doubles:
-        """Of the classes ``ids [batch, m]``; -inf for those that are not here."""
+    def _given(self, hidden: Doubles, question: Question) -> Answer:
+        """-inf for classes that are not here; the normaliser is that of the marked ones, where it is asked for."""
+        ids = question.ids
+        assert ids is not None
         if self.names is None:
             places = np.clip(ids - self.first, 0, self.engine.layer.vocab - 1)
             here = places + self.first == ids
@@ -78,30 +73,50 @@ class Part(NamedTuple):
             here = self.names[places] == ids
         if self.own is not None:
             here &= self.own[places] != 0
-        return np.where(here, of(self.engine, hidden, np.where(here, places, 0)), -np.inf)
+        read, row_bytes = here.sum(axis=1), float(self.engine.layer.row_bytes)
+        scored = self.engine.reader.ask(hidden, Question("given", ids=np.where(here, places, 0))).logits
+        whole = Answer(logits=np.where(here, scored, -np.inf), rows=read, bytes=read * row_bytes)
+        if question.eps == np.inf:
+            nothing = np.full(len(read), np.nan)
+            return whole._replace(lse=nothing, error=nothing + np.inf, full=np.zeros(len(read), bool))
+        norm = self.engine.ask(hidden, Question("normaliser", eps=question.eps, mask=question.mask))
+        return norm._replace(logits=whole.logits, rows=norm.rows + whole.rows, bytes=norm.bytes + whole.bytes)
 
-    def runs(self, batch: int) -> Iterator[slice]:
+    def _draw(self, hidden: Doubles, question: Question) -> Answer:
+        """Keyed by name, filtered among this part: the best that it has, for rows of which it has any class."""
+        assert question.filters is not None
+        shape, batch = (len(hidden), question.filters.n), len(hidden)
+        ids, logits, score = np.full(shape, -1, np.int64), np.full(shape, -np.inf), np.full(shape, -np.inf)
+        whole = Answer(ids=ids, logits=logits, score=score, proved=np.ones(shape, bool), rows=np.zeros(batch, np.int64))
+        whole = whole._replace(bytes=np.zeros(batch), full=np.zeros(batch, bool))
+        for rows in self._runs(batch, question.mask):
+            mask = question.mask
+            mask = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[rows])
+            row0 = (question.filters.row0 + rows.start) % 2**64
+            found = self._drawn(hidden[rows], mask, question.filters._replace(row0=row0))
+            for to, one in zip(whole[:-1], found[:-1], strict=True):
+                if len(to):
+                    to[rows] = one
+        return whole
+
+    def _runs(self, batch: int, mask: Mask) -> Iterator[slice]:
         """Queries to be drawn for together: one by one where some have no class here."""
-        mask = None if self.marks is None else self.marks.mask
         if mask is None or mask.any(axis=1).all():
             step = batch if self.names is None else max(1, AT_ONCE // len(self.names))
             yield from (slice(row, min(row + step, batch)) for row in range(0, batch, max(1, step)))
             return
         yield from (slice(row, row + 1) for row in range(batch) if mask[row % len(mask)].any())
 
-    def drawn(self, hidden: Doubles, rows: slice, filters: Filters) -> Sample:
-        """Draws for the queries ``rows`` of the call, keyed by name, filtered among this part. Added rows are all scored."""
-        mask = None if self.marks is None else self.marks.mask
-        mask = mask if mask is None or len(mask) == 1 else np.ascontiguousarray(mask[rows])
+    def _drawn(self, hidden: Doubles, mask: Mask, filters: Filters) -> Answer:
         if self.names is None:
-            allowed = None if mask is None else Marked(mask)
-            drawn = self.engine.drawn(hidden, filters._replace(class0=filters.class0 + self.first), allowed)
-            return replace(drawn, ids=drawn.ids + self.first) if self.first else drawn
+            filters = filters._replace(class0=filters.class0 + self.first)
+            drawn = self.engine.ask(hidden, Question("draw", filters=filters, mask=mask))
+            return drawn._replace(ids=drawn.ids + self.first) if self.first else drawn
         places = np.ascontiguousarray(np.broadcast_to(np.arange(len(self.names)), (len(hidden), len(self.names))))
-        logits = logits_of(self.engine, hidden, places)
+        logits = self.engine.reader.ask(hidden, Question("given", ids=places)).logits  # all added rows are scored
         names = np.broadcast_to(self.names, logits.shape)
         names = names if mask is None else np.where(mask, names, -1)  # one mask may be that of all queries
         layer, count = self.engine.layer, np.full(len(hidden), len(self.names))
-        found = sample_of(listed_classes(names, logits, layer.link), filters)
-        cost = Cost(count, count * float(layer.row_bytes), np.zeros(len(hidden), bool), self.engine.name)
-        return Sample(*found, np.ones(found[0].shape, bool), cost)
+        ids, z, score, *_ = sample_of(listed_classes(names, logits, layer.link), filters)
+        whole = Answer(ids=ids, logits=z, score=score, proved=np.ones(ids.shape, bool), rows=count)
+        return whole._replace(bytes=count * float(layer.row_bytes), full=np.zeros(len(hidden), bool), path=self.engine.name)

@@ -15,21 +15,23 @@ from typing import Any
 import numpy as np
 
 from headlong.answers import TopK
-from headlong.arrays import answer_as, form_of
-from headlong.engines.arguments import aimed, checked_hidden
+from headlong.arrays import answer_as
+from headlong.engines.arguments import aimed, asked, told, untold
+from headlong.engines.kind import Kind
+from headlong.question import Question
 
 FIRST = 16
 """Classes that are asked for at first."""
 
 
 def ranked(
-    engine: Any, hidden: Any, eps: float | None, until: Callable[[Any], Any] | None, allowed: Any, exclude: Any
+    engine: Kind, hidden: Any, eps: float | None, until: Callable[[Any], Any] | None, allowed: Any, exclude: Any
 ) -> Iterator[tuple[Any, Any]]:
     """:meth:`headlong.Engine.ranked`."""
-    form, limits = form_of(hidden), {"allowed": allowed, "exclude": exclude}
-    rows = checked_hidden(hidden, engine.layer.dim, vocab=engine.layer.vocab)
-    k = min(FIRST, engine.layer.vocab)
-    top: TopK = engine.topk(rows, k, eps=aimed(eps, engine.promise, form), **limits)
+    form, rows, mask = asked(hidden, allowed, exclude, engine.layer.dim, engine.layer.vocab)
+    k, aim = min(FIRST, engine.layer.vocab), aimed(eps, engine.promise, form)
+    top = TopK.of(engine.ask(rows, Question("best", k, eps=aim, mask=mask)))
+    top = top if told(eps, engine.promise) else untold(top)
     found = answer_as(top, form)
     accepted, place = np.zeros(len(rows), bool), 0
     while len(rows):
@@ -45,6 +47,6 @@ def ranked(
         if k == engine.layer.vocab:
             return
         place, k = k, min(2 * k, engine.layer.vocab)
-        more: TopK = engine.topk(rows, k, eps=engine.exact_at, **limits)
+        more = TopK.of(engine.ask(rows, Question("best", k, eps=engine.exact_at, mask=mask)))
         log_probs = engine.exponents(more.logits) - np.where(np.isneginf(top.lse), 0.0, top.lse)[:, None]
         found = answer_as(replace(more, log_probs=log_probs, lse=top.lse, error=top.error), form)

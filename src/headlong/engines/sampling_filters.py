@@ -16,28 +16,12 @@ import numpy as np
 
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.nucleus import nucleus_size
+from headlong.question import Filters, Sieve
 
 FIRST_CANDIDATES, GROWTH = 64, 8
 """Candidates that a nucleus is looked for in first, and how many times more where they do not decide it."""
 FINEST = 1e-9
 """A nucleus whose edge is nearer than this to a class's mass, in nats, may fall on either side."""
-
-
-class Filters(NamedTuple):
-    """How a sample is drawn: ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off."""
-
-    n: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    seed: int
-    row0: int
-    class0: int = 0
-
-    @property
-    def sieve(self) -> Sieve:
-        return Sieve(*self[1:5])
 
 
 class Ranked(NamedTuple):
@@ -60,20 +44,6 @@ class CandidateSource(Normaliser, Protocol):
 
     def best(self, count: int) -> Ranked:
         """At least the ``count`` best, or all there are (``least`` is -inf then)."""
-
-
-class Sieve(NamedTuple):
-    """``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off; ``all_ties``: of equal scores at the k-th place all are kept."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    all_ties: bool = False
-
-    @property
-    def keeps_all(self) -> bool:
-        return self.top_k == 0 and self.top_p >= 1 and self.min_p <= 0
 
 
 def kept(source: CandidateSource, sieve: Sieve) -> Ranked:

@@ -19,18 +19,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headlong.answers import NOTHING, Answer
 from headlong.arrays import Array
-from headlong.engines.arguments import Asked
+from headlong.dtypes import Doubles
 from headlong.engines.base import Engine
-from headlong.engines.class_masks import Marked
-from headlong.engines.merged import Merged, Verb
+from headlong.engines.merged import Merged
 from headlong.engines.parts import Part
 from headlong.promise import Promise
+from headlong.question import Question
 
-Question = tuple[Any, ...]
-"""What a verb was asked: arrays and plain values, which have to be the same wherever a shard is."""
-Everyone = Callable[[Verb, Question], list[tuple[Array, ...]]]
-"""Runs a verb on every shard and returns the arrays of all, in the order of the classes."""
+Said = tuple[Any, ...]
+"""What was asked: arrays and plain values, which have to be the same wherever a shard is."""
+Everyone = Callable[[Callable[[Part], tuple[Array, ...]], Said], list[tuple[Array, ...]]]
+"""Asks every shard and returns the arrays of all, in the order of the classes."""
 
 
 class ShardFacts(NamedTuple):
@@ -42,6 +43,7 @@ class ShardFacts(NamedTuple):
     promise: Promise
     name: str
     options: dict[str, Any]
+    longest: float
 
     @property
     def vocab(self) -> int:
@@ -52,31 +54,26 @@ def here(engines: list[Engine]) -> Shards:
     """Shards that all live in this process, in the order of their classes."""
     starts = tuple(int(stop) for stop in np.cumsum([0, *(engine.layer.vocab for engine in engines)]))
     parts = [Part(engine, first=start) for engine, start in zip(engines, starts[:-1], strict=True)]
-    return Shards(lambda verb, question: [verb(part) for part in parts], facts(engines[0], starts))
+    longest = max(float(engine.norms.max()) for engine in engines)
+    return Shards(lambda ask, said: [ask(part) for part in parts], facts(engines[0], starts, longest))
 
 
-def facts(engine: Engine, starts: tuple[int, ...]) -> ShardFacts:
-    """Those of any one of equally compiled shards."""
+def facts(engine: Engine, starts: tuple[int, ...], longest: float) -> ShardFacts:
+    """Those of any one of equally compiled shards; ``longest``: the norm of the longest row of all."""
     count, promise = len(starts) - 1, engine.promise
     whole = promise._replace(delta=min(1.0, promise.delta * count))
-    return ShardFacts(starts, engine.layer.dim, engine.layer.link, whole, engine.name, engine.options)
+    return ShardFacts(starts, engine.layer.dim, engine.layer.link, whole, engine.name, engine.options, longest)
 
 
 class Shards(Merged):
-    """The verbs of :class:`headlong.engines.base.Engine` over all shards."""
+    """The verbs of every engine over all shards."""
+
+    layer: ShardFacts
 
     def __init__(self, everyone: Everyone, facts: ShardFacts) -> None:
-        self._everyone, self.facts = everyone, facts
-        self.promise = facts.promise
-
-    @property
-    def layer(self) -> ShardFacts:
-        """What is known of the whole layer: ``vocab``, ``dim``, ``link``."""
-        return self.facts
-
-    @property
-    def name(self) -> str:
-        return self.facts.name
+        self._exchange, self.facts, self.layer = everyone, facts, facts
+        self.promise, self.name, self.seed = facts.promise, facts.name, 0
+        self.reason = f"{len(facts.starts) - 1} shards, each compiled for its part"
 
     @property
     def options(self) -> dict[str, Any]:
@@ -84,27 +81,22 @@ class Shards(Merged):
         return dict(self.facts.options)
 
     @property
-    def reason(self) -> str:
-        return f"{len(self.facts.starts) - 1} shards, each compiled for its part"
+    def _longest(self) -> float:
+        return self.facts.longest
 
-    def _ask(self, call: Asked, verb: Verb, *question: Any) -> list[tuple[Array, ...]]:
+    def _everyone(self, hidden: Doubles, question: Question) -> list[Answer]:
+        """Log-probabilities of a part say nothing of the whole, and are not sent."""
+        said = hidden, *question
+        found = self._exchange(lambda part: tuple(part.ask(hidden, question)._replace(log_probs=NOTHING)[:-1]), said)
+        return [Answer.of(arrays) for arrays in found]
 
-        def asked(part: Part) -> tuple[Array, ...]:
-            """With what falls of the mask on this shard."""
-            if call.mask is None:
-                return verb(part)
-            own = call.mask[:, part.first : part.first + part.engine.layer.vocab]
-            return verb(part._replace(marks=Marked(np.ascontiguousarray(own))))
-
-        return list(zip(*self._everyone(asked, question), strict=True))
-
-    def agree(self, question: tuple[Any, ...]) -> None:
+    def agree(self, question: Said) -> None:
         """An error where some process asks another question."""
-        self._everyone(lambda part: (np.zeros(1),), question)
+        self._exchange(lambda part: (np.zeros(1),), question)
 
     def _fresh_seed(self) -> int:
         """A fresh one, the first shard's, for everyone."""
-        drawn = self._everyone(lambda part: (np.array([secrets.randbits(64)], np.uint64),), ("seed",))
+        drawn = self._exchange(lambda part: (np.array([secrets.randbits(64)], np.uint64),), ("seed",))
         return int(drawn[0][0][0])
 
     @property

@@ -28,7 +28,7 @@ from torch import Tensor
 import headlong
 from headlong.engines.base import Engine
 from headlong.engines.parts import Part
-from headlong.engines.shards import Question, Shards, facts
+from headlong.engines.shards import Said, Shards, facts
 from headlong.errors import InputError, OptionError, PeerError, named
 from headlong.number_checks import real
 
@@ -57,7 +57,7 @@ class Exchange(NamedTuple):
     timeout: float
     traffic: Traffic
 
-    def __call__(self, arrays: Arrays, question: Question = ()) -> list[Arrays]:
+    def __call__(self, arrays: Arrays, question: Said = ()) -> list[Arrays]:
         """The arrays of every process, in the order of their ranks; PeerError where ``question`` is not theirs."""
         plain = [np.ascontiguousarray(array) for array in arrays]
         sent = np.frombuffer(b"".join(array.tobytes() for array in plain), np.uint8)
@@ -67,7 +67,7 @@ class Exchange(NamedTuple):
         parts = self._gather(sent)
         self.traffic.exchanges += 1
         self.traffic.sent += len(sent) + header.nbytes
-        self.traffic.queries += len(plain[0])
+        self.traffic.queries += max(map(len, plain))
         return [_unpacked(part.tobytes(), plain) for part in parts]
 
     def _same(self, header: Any) -> None:
@@ -109,7 +109,7 @@ def _own(group: Group, timeout: float) -> Group:
         raise _no_answer(group, start, timeout, error) from error
 
 
-def _digest(question: Question) -> int:
+def _digest(question: Said) -> int:
     """One number for the arrays and plain values of a question."""
     code = 0
     for part in question:
@@ -120,7 +120,7 @@ def _digest(question: Question) -> int:
 def _unpacked(data: bytes, like: list[Any]) -> Arrays:
     found, at = [], 0
     for array in like:
-        part = np.frombuffer(data, array.dtype, count=array.size, offset=at)
+        part = np.frombuffer(data, array.dtype, count=array.size, offset=at) if array.size else np.empty(0, array.dtype)
         found.append(part.reshape(array.shape))
         at += array.nbytes
     return tuple(found)
@@ -134,13 +134,15 @@ class DistributedEngine(Shards):
         exchange = Exchange(self.group, timeout, self.traffic)
         layer = engine.layer
         alike = _digest((layer.link, engine.method, engine.promise))
-        shapes = exchange((np.array([[layer.vocab, layer.dim]]), np.array([alike])))
-        sizes = [int(shape[0, 0]) for shape, _ in shapes]
-        if len({(int(shape[0, 1]), int(code[0])) for shape, code in shapes}) > 1:
+        longest = float(engine.norms.max())
+        shapes = exchange((np.array([[layer.vocab, layer.dim]]), np.array([alike]), np.array([longest])))
+        sizes = [int(shape[0, 0]) for shape, *_ in shapes]
+        if len({(int(shape[0, 1]), int(code[0])) for shape, code, _ in shapes}) > 1:
             raise InputError("the shards differ in dim, link, method or promise; expected rows of one layer, compiled alike")
         starts = tuple(int(stop) for stop in np.cumsum([0, *sizes]))
         part = Part(engine, first=starts[dist.get_rank(group)])
-        super().__init__(lambda verb, question: exchange(verb(part), question), facts(engine, starts))
+        longest = max(float(norm[0]) for *_, norm in shapes)
+        super().__init__(lambda ask, said: exchange(ask(part), said), facts(engine, starts, longest))
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, here {self.engine.layer.vocab} classes)"

@@ -3,9 +3,9 @@
     load_module         the module itself
     instruction_level   which level of the instruction set runs (``HEADLONG_ISA``)
     thread_count        on how many threads (``HEADLONG_THREADS``, ``OMP_NUM_THREADS``)
-    executors           what answers questions: a plan's executor, blocks, experts, trees, a search over coordinates
+    readers             what answers questions: a layer's reader, blocks, experts, trees, a search over coordinates
     rows                passes over the rows of a layer: norms, codes, products
-    answers             what native code answers, by name
+    answers             what searches that are no readers answer, by name
     arguments           hidden vectors in float64, masks from lists of ids
     losses              softmax cross-entropy over a link
 """
@@ -16,29 +16,24 @@ from headlong.native.answers import (
     DrawsOfExpert,
     FoundByBlocks,
     FoundByCoordinates,
-    FoundDraws,
-    FoundEntropy,
-    FoundLse,
     FoundOfExpert,
-    FoundTopK,
 )
-from headlong.native.arguments import Mask, mark, widened
-from headlong.native.executors import (
-    Executor,
+from headlong.native.arguments import mark, widened
+from headlong.native.instruction_level import REFERENCE, isa, levels
+from headlong.native.load_module import loaded, module
+from headlong.native.losses import link_gradients, link_losses
+from headlong.native.readers import (
+    NativeReader,
+    Reader,
+    Shown,
     adaptive,
     blocks,
     code_reader,
     descent,
-    direct_call,
-    executor,
     experts,
-    is_native,
     neighbours,
-    reader,
+    rows_of,
 )
-from headlong.native.instruction_level import REFERENCE, isa, levels
-from headlong.native.load_module import loaded, module
-from headlong.native.losses import link_gradients, link_losses
 from headlong.native.rows import (
     gumbels,
     logits,
@@ -48,9 +43,8 @@ from headlong.native.rows import (
 from headlong.native.thread_count import threads
 
 __all__ = [
-    "REFERENCE", "Doubles", "DrawsOfExpert", "Executor", "FoundByBlocks", "FoundByCoordinates", "FoundDraws",
-    "FoundEntropy", "FoundLse", "FoundOfExpert", "FoundTopK", "Mask", "adaptive", "blocks", "code_reader",
-    "descent", "direct_call", "executor", "experts", "gumbels", "is_native", "isa", "levels",
-    "link_gradients", "link_losses", "loaded", "logits", "mark", "module", "neighbours", "products", "reader", "round_up",
-    "row_norms", "threads", "widened",
+    "REFERENCE", "Doubles", "DrawsOfExpert", "FoundByBlocks", "FoundByCoordinates", "FoundOfExpert", "NativeReader", "Reader",
+    "Shown", "adaptive", "blocks", "code_reader", "descent", "experts", "gumbels", "isa", "levels", "link_gradients",
+    "link_losses", "loaded", "logits", "mark", "module", "neighbours", "products", "round_up", "row_norms", "rows_of",
+    "threads", "widened",
 ]  # fmt: skip

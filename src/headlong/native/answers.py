@@ -1,4 +1,4 @@
-"""What native code answers, and its twins in NumPy: arrays by name.
+"""What native searches answer that are no readers of a whole layer, and their twins in NumPy: arrays by name.
 
 ``rows``, ``bytes`` and ``dense [batch]``: rows scored and bytes read for each query, and whether all rows were read.
 """
@@ -10,57 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from headlong.dtypes import Doubles, Flags, Floats, Ids
-
-
-class FoundTopK(NamedTuple):
-    """``logits, ids, log_probs [batch, k]``, best first, ids that are not there -1; ``lse, error, proved [batch]``."""
-
-    logits: Doubles
-    ids: Ids
-    log_probs: Doubles
-    lse: Doubles
-    error: Doubles
-    proved: Flags
-    rows: Ids
-    bytes: Doubles
-    dense: Flags
-
-
-class FoundLse(NamedTuple):
-    """``lse, error [batch]``."""
-
-    lse: Doubles
-    error: Doubles
-    rows: Ids
-    bytes: Doubles
-    dense: Flags
-
-
-class FoundEntropy(NamedTuple):
-    """``entropy, error, lse [batch]``."""
-
-    entropy: Doubles
-    error: Doubles
-    lse: Doubles
-    rows: Ids
-    bytes: Doubles
-    dense: Flags
-
-
-class FoundDraws(NamedTuple):
-    """``ids, logits, score, proved [batch, n]``; with a normaliser ``lse, error, kept [batch]``, ``log_probs [batch, n]``."""
-
-    ids: Ids
-    logits: Doubles
-    score: Doubles
-    proved: Flags
-    rows: Ids
-    bytes: Doubles
-    dense: Flags
-    lse: Doubles | None = None
-    error: Doubles | None = None
-    kept: Doubles | None = None
-    log_probs: Doubles | None = None
 
 
 class FoundByBlocks(NamedTuple):

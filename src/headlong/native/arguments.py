@@ -13,8 +13,6 @@ from headlong.arrays import Array, bits
 from headlong.dtypes import HIDDEN, Doubles
 from headlong.native.load_module import module
 
-Mask = NDArray[np.uint8] | None
-"""``[1 or batch, vocab]``: 1 where a class may be answered."""
 NAMES = {dtype: dtype.name for dtype in HIDDEN}
 """Of the types that hidden vectors come in, in the machine's byte order: looked up, for NumPy makes up a name each time."""
 MARKED = (np.dtype(np.int64), np.dtype(np.int32))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.answers import Answer, Cost, named_fields
+from headlong.answers import Cost, View, named_fields
 from headlong.arrays import as_numpy, to_host
 from headlong.errors import OptionError, ShapeError, named
 from headlong.number_checks import file_name
@@ -25,9 +25,9 @@ from headlong.tables.files import readable, tables_of
 ENDS = (".parquet", ".arrow", ".feather")
 
 
-def table(answer: Answer) -> Any:
+def table(answer: View) -> Any:
     """The answer as a ``pyarrow.Table``. An id that is not there is -1, as in the arrays."""
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, View):
         raise ShapeError(f"answer is {named(answer)}; expected what an engine answered")
     found: dict[str, Any] = {}
     for name, value in named_fields(answer).items():

@@ -150,8 +150,8 @@ def test_a_wide_nucleus_ranks_few_classes(monkeypatch: pytest.MonkeyPatch) -> No
     both = gone.with_rows(MORE)
     model.put(MORE, None, None)
     model.alive[3] = False
-    topk = Changed._topk
-    monkeypatch.setattr(Changed, "_topk", lambda self, call, k, *rest: ranked.append(k) or topk(self, call, k, *rest))
+    ask = Changed.ask
+    monkeypatch.setattr(Changed, "ask", lambda self, rows, question: ranked.append(question.k) or ask(self, rows, question))
     for engine, count in ((gone, VOCAB), (both, VOCAB + len(MORE))):
         one = hl.compile(hl.Layer(model.weight[:count], model.bias[:count]), "full")
         for filters in ({"top_p": 0.999, "temperature": 50.0}, {"min_p": 1e-9}, {"top_k": 600}):
@@ -278,7 +278,8 @@ def test_classes_that_came_and_went_leave_room_in_every_column(how: dict[str, An
     for eps in (math.inf, None):
         top = engine.topk(weight[:2], 13, eps=eps)
         assert top.ids.shape == top.logits.shape == top.log_probs.shape == (2, 13)
-        assert (top.ids[:, 10:] == -1).all() and np.isneginf(top.log_probs[:, 10:]).all()
+        assert (top.ids[:, 10:] == -1).all() and np.isneginf(top.logits[:, 10:]).all()
+        assert (np.isnan if eps else np.isneginf)(top.log_probs[:, 10:]).all()
 
 
 def test_compacting_keeps_blocks_on_trial_and_wants_some_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +345,7 @@ def test_rows_join_blocks_whose_basis_is_damaged_by_another_way(tmp_path: Path) 
         tensors["plan.blocks.head"][:] = number
         write_file(path, tensors, file.metadata)
         more = hl.load(path).with_rows(MORE)
-        assert more.ids_alone is None
+        assert more._takes_callers is None
         more.topk(HIDDEN, 5, eps=math.inf)
 
 
@@ -353,7 +354,7 @@ def test_rows_join_blocks_of_other_coordinates_by_another_way(tmp_path: Path) ->
     rng, path = np.random.default_rng(0), tmp_path / "head"
     weight, more = (rng.standard_normal((count, 40)).astype(np.float32) for count in (700, 60))
     engine: Any = hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0, blocks=True)
-    assert engine.with_rows(more).ids_alone is not None
+    assert engine.with_rows(more)._takes_callers is not None
     engine.save(path)
     file = open_file(path)
     record = json.loads(file.metadata["engine"])
@@ -361,5 +362,5 @@ def test_rows_join_blocks_of_other_coordinates_by_another_way(tmp_path: Path) ->
     record["blocks"]["edges"] = [16, 33, 40]
     write_file(path, {name: file.read(name) for name in file.tensors}, {**file.metadata, "engine": json.dumps(record)})
     changed = hl.load(path).with_rows(more)
-    assert changed.ids_alone is None
+    assert changed._takes_callers is None
     changed.topk(rng.standard_normal((4, 40)), 5, eps=math.inf)

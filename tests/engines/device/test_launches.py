@@ -21,7 +21,7 @@ from headlong.engines.device import matrix as device_matrix
 from headlong.engines.device.build import METHODS
 from headlong.engines.device.calls import call_of
 from headlong.engines.device.engine import DeviceEngine
-from headlong.engines.sampling_filters import Filters
+from headlong.question import Filters
 
 DIM, VOCAB = 16, 67
 PLAIN = Filters(1, 1.0, 0, 1.0, 0.0, 3, 0)

@@ -17,8 +17,9 @@ import headlong as hl
 from headlong import native
 from headlong.engines.reference import nucleus
 from headlong.engines.reference.gumbel import gumbels, philox
-from headlong.engines.sampling_filters import Filters, kept_count
+from headlong.engines.sampling_filters import kept_count
 from headlong.links.base import FORMS
+from headlong.question import Filters
 from headlong.randomness import NOISE
 from oracle import kept
 from rates import check_rate

@@ -18,7 +18,6 @@ from headlong import native
 from headlong.engines.few_allowed_classes import ListedClasses, sample_of
 from headlong.engines.mixture.ranking import ahead
 from headlong.engines.reference.gumbel import gumbels
-from headlong.engines.sampling_filters import Filters
 from headlong.engines.structured.base import StructuredEngine
 from headlong.errors import (
     DtypeError,
@@ -34,6 +33,7 @@ from headlong.heads import HEADS, build_head
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer, load_layer
+from headlong.question import Filters
 from headlong.store import open_file, write_file
 from oracle import check_topk, check_within, logsumexp
 from structured_layers import TOLERANCE, Case, Doubles, made
@@ -347,7 +347,7 @@ def check(engine: Any, layer: ExpertsLayer, hidden: np.ndarray, n: int, seed: in
         ids, z = logits_of(layer, row)
         given_ = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | more
         filters = Filters(n=n, seed=seed, row0=row0 + b, **given_)
-        want, _, score = sample_of(ListedClasses(ids[None], z[None], z[None]), filters)
+        want, _, score, *_ = sample_of(ListedClasses(ids[None], z[None], z[None]), filters)
         near = 1e-9 * (1 + np.abs(z).max() / filters.temperature)
         same = found.ids[b] == want[0]
         if (filters.top_k, filters.top_p, filters.min_p) != (0, 1.0, 0.0) and not same.all():

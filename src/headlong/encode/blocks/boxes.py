@@ -5,7 +5,7 @@
 
 with ``hi_j, lo_j`` the largest and smallest ``B_ij`` there, ``x+ = max(x, 0)``, ``x- = min(x, 0)``. Boxes hold classes, or
 boxes. Codes are rounded outwards, lengths up, so that every bound holds for every finite query, in the arithmetic of
-the executor: its rounding is in the last length of each record.
+the reader: its rounding is in the last length of each record.
 
 Neighbours are found by cutting the classes in two across the direction in which they spread most, again and again, down to
 sixteen (``csrc/blocks/class_order.cpp``): balanced by construction, and tighter than k-means cut into sixteens afterwards.

@@ -19,8 +19,8 @@ from headlong.arrays import Form, Given, form_of, hidden_rows, ids64, kind_of
 from headlong.engines.class_masks import check_some_left, class_mask
 from headlong.engines.device.matrix import DeviceMatrix
 from headlong.engines.device.memory import Tensor, tensor_of
-from headlong.engines.sampling_filters import Filters
 from headlong.errors import DtypeError, ShapeError
+from headlong.question import Filters
 
 
 class Call(NamedTuple):

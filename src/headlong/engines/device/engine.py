@@ -23,14 +23,16 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from headlong.answers import Cost, LogProb, Lse, Sample, TopK
+from headlong.answers import Answer, Cost, LogProb, Lse, Sample, TopK, View, named_fields
+from headlong.dtypes import Doubles
 from headlong.engines.arguments import check_told, checked_eps, checked_k, told, untold
-from headlong.engines.contract import Bounded
+from headlong.engines.contract import Verbs
 from headlong.engines.device.calls import Call, answered, call_of, ids_of
 from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Found, Read
 from headlong.engines.device.memory import Tensor
-from headlong.engines.sampling_filters import Filters
+from headlong.layers.matrix import Layer
 from headlong.promise import Promise
+from headlong.question import Filters, Question
 
 BEYOND, BEYOND_CODES = 256, 1024
 """Candidates that there is room for beyond the k best: of rows, whose radius is rounding, and of codes."""
@@ -42,9 +44,10 @@ NARROW, MISSED = 0.1, 1e-5
 """Of a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
 
 
-class DeviceEngine(Bounded):
+class DeviceEngine(Verbs):
     """Reads one layer on a GPU. Made by ``headlong.compile(layer, device="cuda")``, or of a layer that lies there."""
 
+    layer: Layer
     draws_say_log_probs: ClassVar[bool] = False
     may_be_shard = True
     options: ClassVar[dict[str, Any]] = {}  # it has none
@@ -88,13 +91,13 @@ class DeviceEngine(Bounded):
         _, lse, error = self.matrix.said(call, found, single=form.single)
         return answered(Lse(lse, error, self._cost(found)), form)
 
-    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
+    def _drawn(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call, form = call_of(self.matrix, hidden, allowed, exclude, filters)
         ranked = filters.top_k > 0 or filters.min_p > 0 or filters.top_p < NARROW or self.layer.vocab <= NUCLEUS
         if ranked and (filters.top_k, filters.top_p, filters.min_p) != (0, 1.0, 0.0):
             found, each = self._filtered(call, filters), 1
         else:
-            found, each = self._drawn(call.drawn(filters.n), filters._replace(n=1)), filters.n
+            found, each = self._winners(call.drawn(filters.n), filters._replace(n=1)), filters.n
         ids, logits, keys = (part.view(len(call.x), filters.n) for part in (found.ids, found.logits, found.keys))
         sure = found.sure.view(-1, each) & (ids >= 0)
         if each > 1:
@@ -102,7 +105,25 @@ class DeviceEngine(Bounded):
             found = found._replace(rows=rows, read=read, whole=whole > 0)
         return answered(Sample(ids, logits, keys, sure, self._cost(found)), form)
 
-    def _drawn(self, call: Call, wish: Filters) -> Found:
+    def ask(self, hidden: Doubles, question: Question) -> Answer:
+        """About vectors in the CPU's memory, answered there: for what is made of questions."""
+        limits = {} if question.mask is None else {"allowed": question.mask.view(bool)}
+        found: View
+        if question.verb == "best":
+            found = self.topk(hidden, question.k, eps=question.eps, **limits)
+        elif question.ids is not None:
+            found = self.log_prob(hidden, question.ids, eps=question.eps)
+        elif question.filters is not None:
+            found = self._drawn(hidden, question.filters, limits.get("allowed"), None)
+        elif question.temperature != 1:
+            return self.normaliser_of_every_class(hidden, question)
+        else:
+            found = self.lse(hidden, eps=question.eps, **limits)
+        named = {name: value for name, value in named_fields(found).items() if value is not None}
+        rows, read, full, path = named.pop("cost")
+        return Answer(**named, rows=rows, bytes=read, full=full, path=path)
+
+    def _winners(self, call: Call, wish: Filters) -> Found:
         """The classes of the largest ``f(z) / T + gumbel``, of all or of those in a nucleus: ``[batch, 1]``."""
         if wish.top_p >= 1:
             return self._best(call, 1, math.inf, sample=True)

@@ -33,18 +33,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
+from headlong.answers import Answer
 from headlong.arrays import Array, bits
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.base import rows_of
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of
 from headlong.engines.method import EngineParts, Method, register
-from headlong.engines.sampling_filters import Filters
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
-from headlong.native import FoundByCoordinates, FoundDraws, FoundLse, FoundTopK, Mask
+from headlong.native import FoundByCoordinates
 from headlong.number_checks import flag, real
 from headlong.plan import Plan, padded
 from headlong.promise import Promise
+from headlong.question import About, Filters, Mask, Question
 
 GROUP = 64
 """Classes that the native search reads together."""
@@ -181,11 +182,12 @@ class Adaptive(Method):
 
 
 class Reader:
-    """The verbs of an executor: the search's top-k, its normaliser, samples of its distribution."""
+    """A reader: the search's top-k, its normaliser, draws from the distribution of its estimates."""
 
     def __init__(self, parts: EngineParts, rules: Rules) -> None:
         assert parts.plan.arrays is not None
         self.rows, self.seed, self.arrays, self.layer = parts.rows, parts.seed, dict(parts.plan.arrays), parts.layer
+        self._threads, self.path = parts.threads, f"adaptive/{parts.rows.isa}"
         check_arrays(self.arrays, self.layer)
         arm, total = (float(value) for value in self.arrays["multipliers"])
         self.rules = rules._replace(arm=arm, sum=total)
@@ -196,6 +198,10 @@ class Reader:
             bits(weight), weight.dtype.name, self.layer.bias, self.arrays["columns"], self.arrays["column_weight"],
             (self.slope, self.shift), "portable" if self.isa == native.REFERENCE else self.isa,
         )  # fmt: skip
+
+    @property
+    def _count(self) -> int:
+        return native.threads(self._threads)
 
     def search(
         self, hidden: Doubles, k: int, mask: Mask, threads: int, rules: Rules | None = None, estimates: bool = False
@@ -211,42 +217,47 @@ class Reader:
         found: FoundByCoordinates = self._native.search(hidden, keys_of(hidden), mask, self.seed, given, k, threads, estimates)
         return found
 
-    def topk(
-        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> FoundTopK:
-        found = self.search(hidden, k, mask, threads)
-        ids, lse, error, flags = found.ids, found.lse, np.full(len(hidden), np.inf), np.zeros(len(hidden), bool)
+    def ask(self, hidden: Doubles, question: Question) -> Answer:
+        if question.verb == "given":
+            return self._given(hidden, question)
+        filters = question.filters
+        if question.temperature != 1:
+            return self.rows.ask(hidden, question)
+        k = max(question.k, 1) if filters is None else min(max(filters.top_k, 1), self.layer.vocab)
+        found = self.search(hidden, k, question.mask, self._count, estimates=filters is not None)
+        flags = np.zeros(len(hidden), bool)
+        whole = Answer(rows=found.rows, bytes=found.bytes, full=flags, path=self.path)
+        if filters is not None:
+            return self._drawn(whole, found, question.mask, filters)
+        whole = whole._replace(lse=found.lse, error=np.full(len(hidden), np.inf))
+        if question.verb == "normaliser":
+            return whole
+        ids, lse = found.ids, found.lse
         logits = np.where(ids < 0, -np.inf, (found.values - self.shift) / self.slope)
         log_probs = np.where(ids < 0, -np.inf, found.values - np.where(lse == -np.inf, 0.0, lse)[:, None])
-        return FoundTopK(logits, ids, log_probs, lse, error, flags, found.rows, found.bytes, flags)
+        return whole._replace(ids=ids, logits=logits, log_probs=log_probs, proved=flags)
 
-    def lse(
-        self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> FoundLse:
-        found = self.search(hidden, 1, mask, threads)
-        return FoundLse(found.lse, np.full(len(hidden), np.inf), found.rows, found.bytes, np.zeros(len(hidden), bool))
+    def _given(self, hidden: Doubles, question: Question) -> Answer:
+        """Exact logits, and the estimate of the normaliser."""
+        found = self.rows.ask(hidden, Question("given", ids=question.ids))
+        if question.eps == math.inf:
+            return found
+        norm = self.ask(hidden, Question("normaliser", mask=question.mask))
+        log_probs = np.asarray(self.layer.link(found.logits)) - norm.lse[:, None]
+        rows, read = norm.rows + found.rows, norm.bytes + found.bytes
+        return norm._replace(logits=found.logits, log_probs=log_probs, rows=rows, bytes=read)
 
-    def logits(self, hidden: Doubles, ids: Ids, threads: int) -> Doubles:
-        return self.rows.logits(hidden, ids, threads)
-
-    def sample(
-        self, hidden: Doubles, n: int, temperature: float, top_k: int, top_p: float, min_p: float, seed: int, row0: int,
-        mask: Mask, threads: int, class0: int = 0, delta: float = 0.0, chance: int = 0,
-    ) -> FoundDraws:  # fmt: skip
-        """Draws from the estimated distribution; the paper has no sampling."""
-        found = self.search(hidden, min(max(top_k, 1), self.layer.vocab), mask, threads, estimates=True)
-        batch, vocab = len(hidden), self.layer.vocab
+    def _drawn(self, whole: Answer, found: FoundByCoordinates, mask: Mask, filters: Filters) -> Answer:
+        """From the estimated distribution; the paper has no sampling."""
+        batch, vocab = len(found.rows), self.layer.vocab
         ids = np.broadcast_to(np.arange(vocab), (batch, vocab))
         if mask is not None:
             ids = np.where(np.broadcast_to(mask, (batch, vocab)) != 0, ids, -1)
         # Of a mapped file that was damaged, an estimate may be no number: such a class is drawn last.
         estimates = np.nan_to_num(found.estimates.astype(np.float64), nan=-1e30, posinf=1e30, neginf=-1e30)
         exponents = np.where(ids < 0, -np.inf, estimates)
-        filters = Filters(n, temperature, top_k, top_p, min_p, seed, row0, class0)
-        won, logits, score = sample_of(ListedClasses(np.ascontiguousarray(ids), exponents, exponents), filters)
-        proved, dense = np.zeros(won.shape, bool), np.zeros(batch, bool)
-        return FoundDraws(won, logits, score, proved, found.rows, found.bytes, dense)
-
+        won, logits, score, *_ = sample_of(ListedClasses(np.ascontiguousarray(ids), exponents, exponents), filters)
+        return whole._replace(ids=won, logits=logits, score=score, proved=np.zeros(won.shape, bool))
 
 def keys_of(hidden: Doubles) -> NDArray[np.uint64]:
     """A number for each query's content, which names its noise: the same query has the same answer."""
@@ -268,7 +279,7 @@ def parts_for(layer: Layer, arrays: Mapping[str, Array]) -> EngineParts:
     """An engine's parts before there is an engine."""
     plan = Plan(arrays=arrays)
     norms = native.row_norms(layer.weight)
-    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), 0, rows_of(layer, plan, norms, native.isa()))
+    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), 0, None, rows_of(layer, plan, norms, native.isa(), About()))
 
 
 def fit_multipliers(
@@ -281,7 +292,7 @@ def fit_multipliers(
     """
     hidden, rules, layer = np.ascontiguousarray(calibration[:TUNED_ON]), reader.rules, reader.layer
     every = np.ascontiguousarray(np.broadcast_to(np.arange(layer.vocab), (len(hidden), layer.vocab)))
-    exact = reader.slope * reader.logits(hidden, every, native.threads(None)) + reader.shift
+    exact = reader.slope * reader.rows.ask(hidden, Question("given", ids=every)).logits + reader.shift
     allowed = math.floor(rules.delta * len(hidden))
 
     def failing(rows: Ids, arm: float, total: float | None, eps: float | None) -> NDArray[np.bool_]:

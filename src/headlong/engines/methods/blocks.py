@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from headlong import native
+from headlong.answers import Answer
 from headlong.arrays import Array
 from headlong.dtypes import Doubles
 from headlong.encode.basis import stand_ins
 from headlong.encode.blocks.boxes import blocks_of
 from headlong.encode.whitening import Basis, Directions, whiten
-from headlong.engines.base import reader_of, rows_of
+from headlong.engines.base import MOST_DELTA, reader_of, rows_of
 from headlong.engines.contest import SOONER, decides, some_of, timed
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, SHORT, Blocks, Plan
 from headlong.promise import Promise
+from headlong.question import About, Filters, Question
 
 MOST_DIM = 8192
 """Beyond, the basis of blocks is a large matrix to decompose and to read."""
@@ -89,10 +90,11 @@ def limited(plan: Plan, layer: Layer, blocks: Blocks, vectors: Doubles, threads:
     """``plan`` with ``blocks`` before it for as many classes, and for such batches, as they answer sooner; without where they
     do not. They are on trial from the bytes on for which a search takes as long as what is behind them."""
     some = some_of(vectors)
-    alone, first = (_reader(layer, plan._replace(blocks=one)) for one in (None, _always(blocks, layer)))
+    about = About(delta=min(wanted.delta, MOST_DELTA), threads=threads, link=layer.link)
+    alone, first = (_reader(layer, plan._replace(blocks=one), about) for one in (None, _always(blocks, layer)))
 
-    def topk(reader: Any, k: int) -> Callable[[Doubles], Any]:
-        return lambda rows: reader.topk(rows, k, math.inf, None, threads, wanted.delta)
+    def topk(reader: native.Reader, k: int) -> Callable[[Doubles], Answer]:
+        return lambda rows: reader.ask(rows, Question("best", k))
 
     most, lasting, ratio = 0, dict.fromkeys(BATCHES, 0), 1.0
     for k in ASKED:
@@ -114,19 +116,21 @@ def limited(plan: Plan, layer: Layer, blocks: Blocks, vectors: Doubles, threads:
             max_k=most,
             max_batch=EVERY if lasting[8] == most else 2 if lasting[2] == most else 1,
             max_k_of_batches=lasting[8],
-            samples=_samples_sooner(layer, alone, first, some, threads),
+            samples=_samples_sooner(layer, alone, first, some),
             trial=float(read - few * layer.row_bytes) * ratio,
         )
     )
 
 
-def _samples_sooner(layer: Layer, alone: Any, first: Any, some: Doubles, threads: int) -> bool:
+def _samples_sooner(layer: Layer, alone: native.Reader, first: native.Reader, some: Doubles) -> bool:
     """Whether a sample without filters is sooner: the noise of every class is made either way."""
     if layer.link.lowered()[0] != "affine":
         return False
 
-    def sample(reader: Any) -> Callable[[Doubles], Any]:
-        return lambda rows: reader.sample(rows, 1, 1.0, 0, 1.0, 0.0, 0, 0, None, threads)
+    plainly = Question("draw", filters=Filters(1, 1.0, 0, 1.0, 0.0, 0, 0))
+
+    def sample(reader: native.Reader) -> Callable[[Doubles], Answer]:
+        return lambda rows: reader.ask(rows, plainly)
 
     seconds = timed([sample(alone), sample(first)], some, BATCHES[:2])
     return bool((seconds[1] <= SOONER * seconds[0]).all())
@@ -136,7 +140,7 @@ def _always(blocks: Blocks, layer: Layer) -> Blocks:
     return blocks._replace(max_batch=EVERY, max_k=layer.vocab, samples=True, trial=math.inf)
 
 
-def _reader(layer: Layer, plan: Plan) -> Any:
+def _reader(layer: Layer, plan: Plan, about: About) -> native.Reader:
     """What answers from a plan, for its times."""
     level, norms = native.isa(), np.zeros(layer.vocab, np.float32)  # which decide nothing but the rounding of float32
-    return reader_of(layer, plan, norms, rows_of(layer, plan, norms, level), level)
+    return reader_of(layer, plan, norms, rows_of(layer, plan, norms, level, about), about, level)

@@ -19,17 +19,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headlong.answers import Answer
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
-from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Scored, Spent
+from headlong.engines.structured.answers import Scored, Spent, answer_of
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.number_checks import whole
 from headlong.promise import Promise
+from headlong.question import Filters, Question
 
 NARROWER = (0.05, 0.01, 1e-3, 1e-9)
 """Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""
@@ -62,15 +63,13 @@ class MixtureEngine(StructuredEngine):
         self.promise = Promise(promise.eps, 0.0)
         self.part = self.parts.part
 
-    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
         answers = [self._best_of(row, k, eps) for row in hidden]
         logits, ids, error, tallies = zip(*answers, strict=True) if answers else ((), (), (), ())
-        shape = (len(hidden), k)
-        errors = np.array(error, np.float64)
-        return Best(
-            np.array(logits, np.float64).reshape(shape), np.array(ids, np.int64).reshape(shape), np.ones(len(hidden), bool),
-            np.zeros(len(hidden)), errors, np.zeros(len(hidden)), _spent(tallies),
-        )  # fmt: skip
+        shape, none = (len(hidden), k), np.zeros(len(hidden))
+        found, classes = np.array(logits, np.float64).reshape(shape), np.array(ids, np.int64).reshape(shape)
+        ranked = {"ids": classes, "logits": found, "log_probs": found, "proved": np.ones(len(hidden), bool)}
+        return answer_of(_spent(tallies), **ranked, lse=none, error=np.array(error, np.float64))
 
     def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, float, QueryCost]:
         contexts, prior = self.parts.contexts(row)
@@ -90,7 +89,7 @@ class MixtureEngine(StructuredEngine):
                 step += 1
             else:
                 break
-        chosen, aim = ranking.order[:k], self._aim(row, eps)
+        chosen, aim = ranking.order[:k], self._narrow(row, eps)
         values = box
         if aim < float(box.radius.max()):
             values = self.parts.narrower(contexts, box, aim, tally)
@@ -118,9 +117,9 @@ class MixtureEngine(StructuredEngine):
         for b, row in enumerate(hidden):
             tally, (contexts, prior) = QueryCost(), self.parts.contexts(row)
             nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
-            wanted = self._aim(row, eps)
+            wanted = self._narrow(row, eps)
             if np.isinf(wanted):
-                found = self.part.executor.lse(contexts, wanted, None, self._count)
+                found = self.part.reader.ask(contexts, Question("normaliser", eps=wanted))
                 tally.add(found)
                 box = Normalisers(found.lse, found.error)
             else:
@@ -150,7 +149,7 @@ class MixtureEngine(StructuredEngine):
             tallies.append(tally)
         return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
 
-    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+    def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         """A component by its prior, then a class of that component: an exact draw from the mixture."""
         shape = (len(hidden), filters.n)
         ids, score, tallies = np.zeros(shape, np.int64), np.zeros(shape), []
@@ -161,9 +160,8 @@ class MixtureEngine(StructuredEngine):
             owner = largest_keys(prior, owners, filters, number)[0]
             for component in np.unique(owner):
                 one = np.ascontiguousarray(contexts[component : component + 1])
-                found = self.part.executor.sample(
-                    one, filters.n, 1.0, 0, 1.0, 0.0, filters.seed, number, None, self._count
-                )
+                plainly = Filters(filters.n, 1.0, 0, 1.0, 0.0, filters.seed, number)
+                found = self.part.reader.ask(one, Question("draw", filters=plainly))
                 mine = owner == component
                 ids[b, mine], score[b, mine] = found.ids[0, mine], found.score[0, mine]
                 tally.add(found)
@@ -171,9 +169,9 @@ class MixtureEngine(StructuredEngine):
         scored = self._score(hidden, ids, self.promise.eps)
         spent = _spent(tallies)
         spent = Spent(spent.rows + scored.spent.rows, spent.bytes + scored.spent.bytes, spent.dense | scored.spent.dense)
-        return Drawn(ids, scored.logits, score, np.ones(shape, bool), spent)
+        return answer_of(spent, ids=ids, logits=scored.logits, score=score, proved=np.ones(shape, bool))
 
-    def _aim(self, row: Doubles, eps: float) -> float:
+    def _narrow(self, row: Doubles, eps: float) -> float:
         """How narrow normalisers have to be for log-probabilities within ``eps``, rounding included."""
         return max(eps - 2 * self.parts.rounding(row), eps / 2)
 

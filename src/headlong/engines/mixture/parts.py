@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headlong import native
+from headlong.answers import Answer
 from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
@@ -22,8 +22,8 @@ from headlong.engines.full import Full
 from headlong.engines.mixture.ranking import Normalisers
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
-from headlong.native import FoundDraws, FoundLse, FoundTopK
 from headlong.promise import Promise
+from headlong.question import Question
 
 
 @dataclass
@@ -34,11 +34,11 @@ class QueryCost:
     bytes: float = 0.0
     dense: bool = False
 
-    def add(self, found: FoundTopK | FoundLse | FoundDraws) -> None:
-        """What an executor says of each context."""
+    def add(self, found: Answer) -> None:
+        """What a reader says of each context."""
         self.rows += int(found.rows.sum())
         self.bytes += float(found.bytes.sum())
-        self.dense |= bool(found.dense.any())
+        self.dense |= bool(found.full.any())
 
 
 class MixtureParts:
@@ -46,9 +46,8 @@ class MixtureParts:
 
     def __init__(self, layer: MixtureLayer, threads: int | None, seed: int) -> None:
         self.layer, self.link = layer, layer.matrix.link
-        self._threads, self._seed = threads, seed
         self._prior = np.asarray(layer.prior, np.float64)
-        self._projection = reading(Layer(layer.project, layer.offset), Full(), Promise(np.inf, 0.0)).executor
+        self._projection = reading(Layer(layer.project, layer.offset), Full(), Promise(np.inf, 0.0)).reader
         self._cells = np.arange(len(layer.project)).reshape(layer.components, layer.latent)
         self._row_bytes = layer.latent * layer.matrix.weight.itemsize
         self.part: Engine = reading(layer.matrix, Full(), Promise(0.01, 0.0), threads=threads, seed=seed)
@@ -58,7 +57,7 @@ class MixtureParts:
         """``h [components, latent]`` and ``log pi [components]`` of one hidden vector, whatever batch it came in."""
         layer = self.layer
         rows = row[None].repeat(layer.components, axis=0)  # threads share them out
-        made = np.tanh(self._projection.logits(rows, self._cells, native.threads(self._threads)))
+        made = np.tanh(self._projection.ask(rows, Question("given", ids=self._cells)).logits)
         prior = self._prior @ row
         prior -= prior.max()
         prior -= np.log(np.exp(prior).sum())
@@ -74,7 +73,7 @@ class MixtureParts:
         self, contexts: Doubles, count: int, eps: float, tally: QueryCost
     ) -> tuple[Ids, Doubles, Normalisers]:
         """The classes in any component's own best ``count``, the last logit of each, and the normalisers."""
-        found = self.part.executor.topk(contexts, count, eps, None, native.threads(self._threads))
+        found = self.part.reader.ask(contexts, Question("best", count, eps=eps))
         tally.add(found)
         cut = found.logits[:, -1] if count < self.layer.vocab else np.full(len(contexts), -np.inf)
         ids = np.sort(found.ids, axis=None)
@@ -87,7 +86,7 @@ class MixtureParts:
         wide = np.flatnonzero(box.radius > eps if idle is None else (box.radius > eps) & ~idle)
         if not len(wide):
             return box
-        found = self.part.executor.lse(np.ascontiguousarray(contexts[wide]), eps, None, native.threads(self._threads))
+        found = self.part.reader.ask(np.ascontiguousarray(contexts[wide]), Question("normaliser", eps=eps))
         tally.add(found)
         values, radius = box.lse.copy(), box.radius.copy()
         values[wide], radius[wide] = found.lse, found.error
@@ -97,7 +96,7 @@ class MixtureParts:
         """``[components, m]``, exact."""
         tally.rows += len(ids)
         tally.bytes += len(ids) * self._row_bytes
-        return self.part.executor.logits(contexts, ids[None].repeat(len(contexts), axis=0), native.threads(self._threads))
+        return self.part.reader.ask(contexts, Question("given", ids=ids[None].repeat(len(contexts), axis=0))).logits
 
     def rounding(self, row: Doubles, values: Doubles | None = None) -> float:
         """How far float64 can have carried a log-probability, ``values`` as large as they are: contexts, logits, link, sums."""

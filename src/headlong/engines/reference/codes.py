@@ -22,23 +22,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.dtypes import Doubles
-from headlong.engines.reference.executor import Executor
+from headlong.answers import Answer
+from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.query import ordered
+from headlong.engines.reference.rows import Rows, stacked
 from headlong.layers.matrix import Layer
-from headlong.native import FoundLse, FoundTopK, Mask
 from headlong.plan import CLASS_BLOCK as TILE
 from headlong.plan import GROUP, Codes, TileLayout
+from headlong.question import Question
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class CodesInNumPy:
-    """The verbs of an executor; ``rows`` scores rows exactly, draws, and reads all rows where codes leave too many open."""
+    """A reader; ``rows`` scores rows exactly, draws, and reads all rows where codes leave too many open. Ids and normalisers
+    may be wrong with probability ``delta``, by noise from ``seed``."""
 
-    def __init__(self, layer: Layer, codes: Codes, rows: Executor) -> None:
-        self.layer, self.codes, self.rows = layer, codes, rows
-        self.isa, self.logits, self.sample = rows.isa, rows.logits, rows.sample
+    def __init__(self, layer: Layer, codes: Codes, rows: Rows, delta: float = 0.0, seed: int = 0) -> None:
+        self.layer, self.codes, self.rows, self.delta, self.seed = layer, codes, rows, delta, seed
+        self.isa = rows.isa
         self.q, self.scale, self.base, self.share, self.largest = decoded(codes, layer.vocab)
 
     def estimates(self, hidden: Doubles, kappa: float, seed: int) -> tuple[Doubles, Doubles]:
@@ -72,56 +74,54 @@ class CodesInNumPy:
         radius = (kappa * np.sqrt(squares) if kappa > 0 else linear).repeat(TILE, axis=1)[:, : self.layer.vocab] * self.share
         return estimate + (hidden @ codes.centre)[:, None], radius + (constant + 2.0**-17 * size)[:, None]
 
-    def lse(
-        self, hidden: Doubles, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> FoundLse:
-        if not len(hidden):
-            return self.rows.lse(hidden, eps, mask, threads)
-        found = self.topk(hidden, 0, eps, mask, threads, delta, seed)
-        return FoundLse(found.lse, found.error, found.rows, found.bytes, found.dense)
-
-    def topk(
-        self, hidden: Doubles, k: int, eps: float, mask: Mask, threads: int, delta: float = 0.0, seed: int = 0
-    ) -> FoundTopK:
-        if not len(hidden):
-            return self.rows.topk(hidden, k, eps, mask, threads)
-        vocab = self.layer.vocab
+    def ask(self, hidden: Doubles, question: Question) -> Answer:
+        summed = question.verb == "normaliser" and question.temperature == 1
+        if not len(hidden) or not (summed or question.verb == "best"):
+            return self._told(hidden, question)
+        vocab, k, eps = self.layer.vocab, question.k, math.inf if question.eps is None else question.eps
         sums = math.isfinite(eps)
-        allowed = np.ones((1, vocab), bool) if mask is None else np.asarray(mask, bool)
-        estimate, radius = self.estimates(hidden, kappa_of(k, delta / 2 if sums else delta), seed)
-        wide = self.estimates(hidden, kappa_of(2 * vocab, delta / 4), seed)[1] if sums else radius
+        mask = np.ones((1, vocab), bool) if question.mask is None else np.asarray(question.mask, bool)
+        estimate, radius = self.estimates(hidden, kappa_of(k, self.delta / 2 if sums else self.delta), self.seed)
+        wide = self.estimates(hidden, kappa_of(2 * vocab, self.delta / 4), self.seed)[1] if sums else radius
         parts = []
         for row in range(len(hidden)):
-            own = allowed[row % len(allowed)]
-            found = None
+            one, own, found = hidden[row : row + 1], mask[row % len(mask)], None
             if 4 * k <= vocab:
-                found = self._one(hidden[row : row + 1], k, eps, own, estimate[row], (radius[row], wide[row]), threads)
+                found = self._one(one, k, eps, own, estimate[row], (radius[row], wide[row]))
             if found is None:
-                one = None if mask is None else np.ascontiguousarray(mask[row % len(mask)][None])
-                found = self.rows.topk(hidden[row : row + 1], max(k, 1), eps, one, threads)
-                found = found._replace(logits=found.logits[:, :k], ids=found.ids[:, :k], log_probs=found.log_probs[:, :k])
-            else:
-                found = found._replace(proved=np.full(1, delta == 0))
+                here = None if question.mask is None else np.ascontiguousarray(question.mask[row % len(mask)][None])
+                found = self.rows.ask(one, question._replace(mask=here))
+            elif k:
+                found = found._replace(proved=np.full(1, self.delta == 0))
             parts.append(found)
-        return FoundTopK(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return stacked(parts, question, self.rows.path)
+
+    def _told(self, hidden: Doubles, question: Question) -> Answer:
+        """What codes do not help with; the normaliser of given classes is theirs."""
+        if question.verb != "given" or not len(hidden) or question.eps == math.inf:
+            return self.rows.ask(hidden, question)
+        found = self.rows.ask(hidden, question._replace(eps=math.inf))
+        norm, count = self.ask(hidden, question._replace(verb="normaliser", ids=None)), found.logits.shape[1]
+        log_probs = np.asarray(self.layer.link(found.logits)) - norm.lse[:, None]
+        read = norm.bytes + count * float(self.layer.row_bytes)
+        return norm._replace(logits=found.logits, log_probs=log_probs, rows=norm.rows + count, bytes=read)
 
     def _one(
         self, hidden: Doubles, k: int, eps: float, allowed: NDArray[np.bool_], estimate: Doubles,
         radii: tuple[Doubles, Doubles],
-        threads: int,
-    ) -> FoundTopK | None:  # fmt: skip
+    ) -> Answer | None:  # fmt: skip
         """The answer for one query; None where a full scan is better."""
         order = np.flatnonzero(allowed)
         order = order[np.argsort(-estimate[order], kind="stable")]
         heads = order[: max(k, 128 if math.isfinite(eps) else k)]
-        exact = self.rows.logits(hidden, heads[None], threads)[0]
+        exact = self._logits(hidden, heads)
         if k and len(heads) >= k:
             rest = order[len(heads) :]
             more = rest[estimate[rest] + radii[0][rest] >= np.partition(exact, len(exact) - k)[len(exact) - k]]
             if len(heads) + len(more) > max(256, self.layer.vocab // 4):
                 return None
             heads = np.concatenate([heads, more])
-            exact = np.concatenate([exact, self.rows.logits(hidden, more[None], threads)[0]])
+            exact = np.concatenate([exact, self._logits(hidden, more)])
         heads, exact = ordered(self.rows.matrix, hidden[0], heads, exact, k)
         ids, logits, there = np.full((1, k), -1, np.int64), np.full((1, k), -np.inf), min(k, len(heads))
         ids[0, :there], logits[0, :there] = heads[:there], exact[:there]
@@ -132,8 +132,13 @@ class CodesInNumPy:
             log_probs = np.where(ids < 0, -np.inf, np.asarray(self.layer.link(np.where(ids < 0, 0.0, logits))) - lse)
         rows, row_bytes = len(heads), self.layer.dim * self.layer.weight.itemsize
         read = float(self.codes.tiles.nbytes + self.codes.rotation.nbytes + rows * row_bytes)
-        flag, norm = np.zeros(1, bool), (np.array([lse]), np.array([error]))
-        return FoundTopK(logits, ids, log_probs, *norm, flag, np.array([rows]), np.array([read]), flag)
+        norm = Answer(lse=np.array([lse]), error=np.array([error]), rows=np.array([rows]), bytes=np.array([read]))
+        norm = norm._replace(full=np.zeros(1, bool))
+        return norm._replace(ids=ids, logits=logits, log_probs=log_probs) if k else norm
+
+    def _logits(self, hidden: Doubles, ids: Ids) -> Doubles:
+        found: Doubles = self.rows.ask(hidden, Question("given", ids=ids[None])).logits[0]
+        return found
 
 
 def _normaliser(

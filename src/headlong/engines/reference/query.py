@@ -1,7 +1,7 @@
 """Exact logits in NumPy: one query, the classes that are there, and what is known of their logits.
 
 The NumPy twin of ``csrc/executor``, for reading and for checking it. The questions (top-k, normaliser, samples) are in
-``executor.py``. Everything is float64 and whole-vocabulary arrays; nothing here is meant to be fast.
+``rows.py``. Everything is float64 and whole-vocabulary arrays; nothing here is meant to be fast.
 """
 
 from __future__ import annotations

@@ -1,41 +1,38 @@
-"""The contract of every engine over a layer of several parts: the verbs of :class:`headlong.engines.base.Engine`.
+"""What reads a layer of several parts, for the verbs of every engine.
 
 ::
 
     log p = logits - lse             trees and bands: lse = 0 (but for rounding), logits are log-probabilities
 
 An engine of a kind gives four things for whole batches: its best ``k`` (:meth:`_best`), given classes
-(:meth:`_score`), every class (:meth:`_everything`) and draws without filters (:meth:`_draw`). Here input is checked, masks and
-filters are applied, and answers get their shape. A mask that leaves few classes costs those classes; any other costs
+(:meth:`_score`), every class (:meth:`_everything`) and draws without filters (:meth:`_draw`). Here masks and filters are
+applied. A mask that leaves few classes costs those classes; any other costs
 the whole distribution, as does a temperature or a nucleus that an engine cannot walk.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from headlong import native
-from headlong.answers import Cost, LogProb, Lse, Sample, TopK
-from headlong.arrays import answer_as, ids64
-from headlong.dtypes import Doubles, Ids
-from headlong.engines.arguments import Asked, aimed, check_told, checked_k, told, untold
-from headlong.engines.class_masks import check_some_left
-from headlong.engines.contract import Bounded
+from headlong.answers import Answer, Cost
+from headlong.dtypes import UNIT, Doubles, Ids
+from headlong.engines.contract import Verbs
 from headlong.engines.draws import from_kept
-from headlong.engines.few_allowed_classes import ListedClasses, listed
-from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Scored, Spent, best_of, drawn_of, joined, present
+from headlong.engines.few_allowed_classes import answered, by_classes_left, in_rows, listed, of_rows
+from headlong.engines.structured.answers import Scored, answer_of, present
 from headlong.engines.structured.saved import SavedLayer, write_structured
 from headlong.errors import InputError
 from headlong.layers.structured import StructuredLayer
 from headlong.promise import Promise
+from headlong.question import Filters, Question
 
 NEAR = 0.01
 """Within which the normaliser is asked for with the first classes of a nucleus."""
@@ -46,9 +43,10 @@ class NoOptions:
     """None."""
 
 
-class StructuredEngine(Bounded, ABC):
+class StructuredEngine(Verbs, ABC):
     """Reads one structured layer. Made by ``headlong.compile`` and ``headlong.load``; safe to use from many threads."""
 
+    layer: StructuredLayer
     kind: ClassVar[str]
     Options: ClassVar[type[Any]] = NoOptions
     """A frozen dataclass: the options and their defaults."""
@@ -66,13 +64,8 @@ class StructuredEngine(Bounded, ABC):
         reason: str = "asked for",
     ) -> None:
         self.layer, self._options, self.promise, self.seed, self.reason = layer, options, promise, seed, reason
-        self._threads = threads
+        self._threads, self.name = threads, self.kind
         self.isa = native.isa()
-
-    @property
-    def name(self) -> str:
-        """How the layer is read, in one word: its kind."""
-        return self.kind
 
     @property
     def options(self) -> dict[str, Any]:
@@ -81,7 +74,7 @@ class StructuredEngine(Bounded, ABC):
         return found
 
     @abstractmethod
-    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
         """The ``k`` likeliest classes of all."""
 
     @abstractmethod
@@ -93,73 +86,80 @@ class StructuredEngine(Bounded, ABC):
         """Every class in the order of its id, to float64's rounding."""
 
     @abstractmethod
-    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+    def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         """``filters.n`` draws: no filter is on, and the temperature is 1 unless ``draws_tempered``."""
 
     def _normalise(self, hidden: Doubles, eps: float) -> Scored:
         """The normaliser of all classes; ``logits`` are empty."""
         return self._score(hidden, np.zeros((len(hidden), 0), np.int64), eps)
 
-    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
-        """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``: as :meth:`headlong.engines.base.Engine.topk`."""
-        asked, k = self._asked(hidden, allowed, exclude), checked_k(k, self.layer.vocab)
+    def ask(self, hidden: Doubles, question: Question) -> Answer:
+        if question.verb == "given":
+            return self._given(hidden, question)
+        return by_classes_left(hidden, question, self.layer.vocab, self._by_scores, self._of_all)
 
-        def answer(call: Asked, _: int) -> TopK:
-            if call.mask is None:
-                best = self._best(call.hidden, k, aimed(eps, self.promise, call.form))
-            else:
-                best = joined([best_of(*part, k) for part in self._restricted(call)], Best)
-            shift = np.where(np.isfinite(best.lse), best.lse, 0.0)[:, None]
-            error, cost = best.logit_error + best.lse_error, self._cost(best.spent, call)
-            return TopK(best.logits - shift, best.ids, best.logits, best.lse, error, best.proved, cost)
-
-        found = asked.each(answer)
-        return answer_as(found if told(eps, self.promise) else untold(found), asked.form)
-
-    def log_prob(
-        self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
-    ) -> LogProb:
-        """The log-probabilities of ``ids [batch, m]``; -inf for a class that the layer gives no probability."""
-        if allowed is not None or exclude is not None:
-            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
-        if eps is None:
-            check_told("log_prob", None, self.promise)
-        call = self._asked(hidden)
-        scored = self._score(call.hidden, ids64(ids, len(call.hidden), self.layer.vocab), aimed(eps, self.promise, call.form))
+    def _given(self, hidden: Doubles, question: Question) -> Answer:
+        """A class that the layer gives no probability has -inf."""
+        assert question.ids is not None
+        scored = self._score(hidden, question.ids, math.inf if question.eps is None else question.eps)
         log_probs, error = scored.logits - scored.lse[:, None], scored.logit_error + scored.lse_error
-        found = LogProb(log_probs, scored.logits, scored.lse, error, self._cost(scored.spent, call))
-        return answer_as(found if told(eps, self.promise) else untold(found), call.form)
+        return self._with_path(answer_of(scored.spent, logits=scored.logits, log_probs=log_probs, lse=scored.lse, error=error))
 
-    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
-        """The log-normaliser of each row, over the classes that are there."""
-        check_told("lse", eps, self.promise)
-        asked = self._asked(hidden, allowed, exclude)
-
-        def answer(call: Asked, _: int) -> Lse:
-            if call.mask is None:
-                scored = self._normalise(call.hidden, aimed(eps, self.promise, call.form))
-                return Lse(scored.lse, scored.lse_error, self._cost(scored.spent, call))
-            best = joined([best_of(*part, 1) for part in self._restricted(call)], Best)
-            return Lse(best.lse, best.lse_error, self._cost(best.spent, call))
-
-        return answer_as(asked.each(answer), asked.form)
-
-    def _sample(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
-        asked = self._asked(hidden, allowed, exclude)
-        check_some_left(asked.mask)
+    def _of_all(self, hidden: Doubles, question: Question) -> Answer:
+        filters, eps = question.filters, math.inf if question.eps is None else question.eps
+        if question.mask is not None:
+            return self._by_every_class(hidden, question)
+        if question.verb == "best":
+            return self._with_path(self._best(hidden, question.k, eps))
+        if filters is None:
+            if question.temperature != 1:
+                return self.normaliser_of_every_class(hidden, question)
+            scored = self._normalise(hidden, eps)
+            return self._with_path(answer_of(scored.spent, lse=scored.lse, error=scored.lse_error))
         plain, few = filters.sieve.keeps_all, 0 < filters.top_k <= self.layer.vocab // 4
+        if plain and (filters.temperature == 1 or self.draws_tempered):
+            return self._with_path(self._draw(hidden, filters))
+        if few or (not plain and not filters.top_k and filters.temperature == 1):
+            return self._with_path(from_kept(self, hidden, None, filters, NEAR))
+        return self._by_every_class(hidden, question)
 
-        def answer(call: Asked, first: int) -> Sample:
-            if call.mask is None and plain and (filters.temperature == 1 or self.draws_tempered):
-                drawn = self._draw(call.hidden, filters)
-            elif call.mask is None and (few or (not plain and not filters.top_k and filters.temperature == 1)):
-                return from_kept(self, call.hidden, None, filters, NEAR)
-            else:
-                drawn = self._drawn_densely(call, filters._replace(row0=(filters.row0 + first) % 2**64))
-            ids, logits, score, proved, spent = drawn
-            return Sample(ids, logits, score, proved, self._cost(spent, call))
+    def _with_path(self, answer: Answer) -> Answer:
+        return answer._replace(path=f"{self.kind}/{self.isa}")
 
-        return answer_as(asked.each(answer, in_order=True), asked.form)
+    def _by_scores(self, hidden: Doubles, question: Question) -> Answer:
+        """The classes that a mask leaves, which are few."""
+        assert question.mask is not None
+        if question.temperature != 1:
+            return self.normaliser_of_every_class(hidden, question)
+        ids = listed(question.mask, len(hidden))
+        return self._among(ids, self._score(hidden, np.maximum(ids, 0), self.exact_at), question, f"rows/{self.isa}")
+
+    def _by_every_class(self, hidden: Doubles, question: Question) -> Answer:
+        """Row by row, for a product's sums go by its batch."""
+        if question.temperature != 1:
+            return self.normaliser_of_every_class(hidden, question)
+        parts = []
+        for row in range(max(1, len(hidden))):
+            one = hidden[row : row + 1]
+            own = of_rows(question, np.array([row])) if len(hidden) else question
+            scored = self._everything(one)
+            ids = np.broadcast_to(np.arange(self.layer.vocab), scored.logits.shape)
+            ids = ids if own.mask is None else np.where(own.mask == 1, ids, -1)
+            parts.append(self._among(ids, scored, own, f"{self.kind}/{self.isa}", row))
+        return in_rows(parts, np.arange(len(hidden)))
+
+    def _among(self, ids: Ids, scored: Scored, question: Question, path: str, row: int = 0) -> Answer:
+        """From the scores of all classes that are left, ``ids [batch, m]``; ``row``  that of the first in the call."""
+        classes = present(ids, scored.logits)
+        if question.filters is not None and len(ids) and not (there := (classes.ids >= 0).any(axis=1)).all():
+            row += int(np.argmin(there))
+            raise InputError(f"no class of positive probability is left to sample in row {row}; allow others")
+
+        def rounding(lse: Doubles) -> Doubles:
+            size = np.abs(np.where(np.isfinite(lse), lse, 0.0))
+            return np.asarray(scored.logit_error + ((classes.ids >= 0).sum(axis=1) + 16 + 8 * size) * UNIT)
+
+        return answered(question, classes, rounding, Cost(*scored.spent, path), scored.logit_error)
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
@@ -184,36 +184,6 @@ class StructuredEngine(Bounded, ABC):
     @property
     def _count(self) -> int:
         return native.threads(self._threads)
-
-    def _cost(self, spent: Spent, call: Asked) -> Cost:
-        path = "rows" if call.few_classes else self.kind
-        return Cost(spent.rows, spent.bytes, spent.dense, f"{path}/{self.isa}")
-
-    def _restricted(self, call: Asked) -> Iterator[tuple[ListedClasses, Scored]]:
-        """The classes that the mask leaves; row by row where all are looked at, for a product's sums go by its batch."""
-        assert call.mask is not None
-        if call.few_classes:
-            ids = listed(call.mask, len(call.hidden))
-            scored = self._score(call.hidden, np.maximum(ids, 0), self.exact_at)
-            yield present(ids, scored.logits), scored
-            return
-        for row in range(max(1, len(call.hidden))):
-            part = slice(row, row + 1)
-            scored = self._everything(call.hidden[part])
-            mask = call.mask if len(call.mask) == 1 else call.mask[part]
-            ids = np.broadcast_to(np.arange(self.layer.vocab), scored.logits.shape)
-            yield present(np.where(mask == 1, ids, -1), scored.logits), scored
-
-    def _drawn_densely(self, call: Asked, filters: Filters) -> Drawn:
-        parts, row = [], filters.row0
-        whole = np.ones((1, self.layer.vocab), np.uint8)
-        for answer, scored in self._restricted(call if call.mask is not None else call._replace(mask=whole)):
-            if len(answer.ids) and not (answer.ids >= 0).any(axis=1).all():
-                row = row - filters.row0 + int(np.argmin((answer.ids >= 0).any(axis=1)))
-                raise InputError(f"no class of positive probability is left to sample in row {row}; allow others")
-            parts.append(drawn_of(answer, scored.spent, filters._replace(row0=row % 2**64)))
-            row += len(answer.ids)
-        return joined(parts, Drawn)
 
 
 ENGINES: dict[str, type[StructuredEngine]] = {}

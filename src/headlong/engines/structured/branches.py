@@ -17,17 +17,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong import native
+from headlong.answers import Answer
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.descent import Part, Reading, Steps, TreeReference, rounding
 from headlong.engines.reference.gumbel import philox
-from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Scored, Spent
+from headlong.engines.structured.answers import Scored, Spent, answer_of
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.errors import NonFiniteError
 from headlong.layers.bands import BandsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.layers.tree import TreeLayer
 from headlong.promise import Promise
+from headlong.question import Filters
 
 
 def native_tree(reference: TreeReference, dim: int, level: str) -> Any:
@@ -59,11 +60,11 @@ class WalkingEngine(StructuredEngine):
     def _steps(self) -> Steps:
         """The layer in the form that executors take."""
 
-    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
         log_probs, ids, rows, read = self._executor.topk(hidden, k, self._count)
-        zero = np.zeros(len(hidden))
-        spent = Spent(rows, read, np.zeros(len(hidden), bool))
-        return Best(log_probs, ids, np.ones(len(hidden), bool), zero, self.rounding(hidden), zero, spent)
+        zero, yes = np.zeros(len(hidden)), np.ones(len(hidden), bool)
+        spent, ranked = Spent(rows, read, ~yes), {"ids": ids, "logits": log_probs, "log_probs": log_probs}
+        return answer_of(spent, **ranked, lse=zero, error=self.rounding(hidden), proved=yes)
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         log_probs, rows, read = self._executor.log_probs(hidden, ids, self._count)
@@ -77,7 +78,7 @@ class WalkingEngine(StructuredEngine):
         spent = Spent(np.full(batch, rows), np.full(batch, read), np.ones(batch, bool))
         return Scored(self._reference.everything(hidden), zero, self.rounding(hidden), zero, spent)
 
-    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+    def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         shape = len(hidden), filters.n
         ids, logits, score = np.empty(shape, np.int64), np.empty(shape), np.empty(shape)
         rows, read = np.zeros(len(hidden), np.int64), np.zeros(len(hidden))
@@ -86,7 +87,8 @@ class WalkingEngine(StructuredEngine):
             ids[b], logits[b] = self._walk(reading, filters, row)
             score[b] = -np.log(-np.log(_uniforms(filters.seed, row, filters.n, 0)))
             rows[b], read[b] = reading.rows, reading.bytes
-        return Drawn(ids, logits, score, np.ones(shape, bool), Spent(rows, read, np.zeros(len(hidden), bool)))
+        spent = Spent(rows, read, np.zeros(len(hidden), bool))
+        return answer_of(spent, ids=ids, logits=logits, score=score, proved=np.ones(shape, bool))
 
     def _walk(self, reading: Reading, filters: Filters, row: int) -> tuple[Ids, Doubles]:
         """All draws of a row go down together; a node is opened once for those that come by."""

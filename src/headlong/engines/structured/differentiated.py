@@ -16,18 +16,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from headlong.answers import Answer
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
 from headlong.engines.merged import best_of, merged_lse
-from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Scored, summed
+from headlong.engines.structured.answers import Scored, answer_of, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.number_checks import real
 from headlong.promise import Promise
+from headlong.question import Filters, Question
 
 
 @register_engine
@@ -51,7 +52,7 @@ class BlocksEngine(StructuredEngine):
         self._order: Ids = np.arange(layer.vocab) if layer.order is None else layer.order
         self._place = np.argsort(self._order)
 
-    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
         found = [
             engine.topk(x, min(k, engine.layer.vocab), eps=eps)
             for engine, x in zip(self.parts, self._views(hidden), strict=True)
@@ -61,7 +62,8 @@ class BlocksEngine(StructuredEngine):
         logits, ids = best_of(logits, ids, k, self.layer.vocab)
         lse, error = merged_lse(tuple(one.lse for one in found), tuple(one.error for one in found))
         proved, spent = np.all([one.proved for one in found], axis=0), summed([one.cost for one in found])
-        return Best(logits, ids, proved, lse, np.zeros(len(hidden)), error, spent)
+        log_probs = logits - np.where(np.isfinite(lse), lse, 0.0)[:, None]
+        return answer_of(spent, ids=ids, logits=logits, log_probs=log_probs, lse=lse, error=error, proved=proved)
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         place = self._place[ids]
@@ -88,16 +90,17 @@ class BlocksEngine(StructuredEngine):
         rounding = (self.layer.vocab + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT
         return Scored(logits, lse, error, error + rounding, spent)
 
-    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+    def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         found = [
-            engine.drawn(x, filters._replace(seed=_seed(filters.seed, number)))
+            engine.ask(x, Question("draw", filters=filters._replace(seed=_seed(filters.seed, number))))
             for number, (engine, x) in enumerate(zip(self.parts, self._views(hidden), strict=True))
         ]
         winner = np.argmax([one.score for one in found], axis=0)[None]
         ids = np.stack([self._names(number, one.ids) for number, one in enumerate(found)])
         logits, score, proved = (np.stack([getattr(one, name) for one in found]) for name in ("logits", "score", "proved"))
         won = [np.take_along_axis(part, winner, 0)[0] for part in (ids, logits, score)]
-        return Drawn(won[0], won[1], won[2], np.asarray(proved.all(axis=0)), summed([one.cost for one in found]))
+        spent = summed([one.cost for one in found])
+        return answer_of(spent, ids=won[0], logits=won[1], score=won[2], proved=np.asarray(proved.all(axis=0)))
 
     def _storage(self) -> str:
         parts = " + ".join(f"{one.layer.vocab} x {one.layer.dim} {one.method.name}" for one in self.parts)

@@ -17,17 +17,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong import native
+from headlong.answers import Answer
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
-from headlong.engines.sampling_filters import Filters
-from headlong.engines.structured.answers import Best, Drawn, Scored, Spent
+from headlong.engines.structured.answers import Scored, Spent, answer_of
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import ExpertsReference
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.promise import Promise
+from headlong.question import Filters
 
 
 @register_engine
@@ -48,7 +49,7 @@ class ExpertsEngine(StructuredEngine):
         self._sizes = layer.sizes
         self._row_bytes = layer.width * layer.weight.itemsize
         self._gate_bytes = float(layer.gate.nbytes)
-        readers = [engine.executor for engine in self.parts]
+        readers: list[Any] = [engine.reader for engine in self.parts]
         self._reader: ExpertsReference = (
             ExpertsReference(layer)
             if self.isa == native.REFERENCE
@@ -60,10 +61,13 @@ class ExpertsEngine(StructuredEngine):
         call = self._asked(hidden)
         return self._reader.topk(call.hidden, 1, np.inf, self._count, 0.0, 0).expert
 
-    def _best(self, hidden: Doubles, k: int, eps: float) -> Best:
+    def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
         found = self._reader.topk(hidden, k, eps, self._count, self.promise.delta, self.seed)
-        spent = Spent(found.rows, found.bytes, found.dense)
-        return Best(found.logits, found.ids, found.proved, found.lse, found.logit_error, found.lse_error, spent)
+        log_probs = found.logits - np.where(np.isfinite(found.lse), found.lse, 0.0)[:, None]
+        return answer_of(
+            Spent(found.rows, found.bytes, found.dense), ids=found.ids, logits=found.logits, log_probs=log_probs,
+            lse=found.lse, error=found.logit_error + found.lse_error, proved=found.proved,
+        )  # fmt: skip
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         logits = self._reader.logits(hidden, ids)
@@ -79,9 +83,10 @@ class ExpertsEngine(StructuredEngine):
         lse, error = lse_of(logits), found.logit_error
         return Scored(logits, lse, error, error + (self.layer.vocab + 16 + 8 * np.abs(lse)) * UNIT, self._spent(found.expert))
 
-    def _draw(self, hidden: Doubles, filters: Filters) -> Drawn:
+    def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         drawn = self._reader.sample(hidden, filters.n, filters.temperature, filters.seed, filters.row0, self._count)
-        return Drawn(drawn.ids, drawn.logits, drawn.score, drawn.proved, self._spent(drawn.expert))
+        spent = self._spent(drawn.expert)
+        return answer_of(spent, ids=drawn.ids, logits=drawn.logits, score=drawn.score, proved=drawn.proved)
 
     def _spent(self, expert: Ids) -> Spent:
         """Every row of each query's expert."""

@@ -15,9 +15,9 @@ import numpy as np
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.reference.gumbel import gumbels
-from headlong.engines.sampling_filters import Filters
 from headlong.layers.experts import ExpertsLayer
 from headlong.native import DrawsOfExpert, FoundOfExpert
+from headlong.question import Filters
 
 
 class Chosen(NamedTuple):

@@ -22,11 +22,12 @@ from torch import Tensor
 from headlong import Affine
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.gumbel import gumbels
-from headlong.engines.sampling_filters import FIRST_CANDIDATES, Ranked, Sieve, kept
+from headlong.engines.sampling_filters import FIRST_CANDIDATES, Ranked, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import FastHead, Taking
 from headlong.integrations.generation.processors import Edits, ProcessorRecipe, edited
 from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
+from headlong.question import Sieve
 
 SLACK = 2.0**-40
 """Of a share of mass: what sums of some dozens of weights round."""

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong.dtypes import Doubles
-from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, CandidateSource, Ranked, Sieve, decided, kept
+from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, CandidateSource, Ranked, decided, kept
+from headlong.question import Sieve
 
 Places = NDArray[np.int64]
 OF_TOP_H = 100
