@@ -1,4 +1,4 @@
-"""Beams under a grammar: 128 beams of a language model's head, each with its own allowed tokens as packed bits, the 128 best of each.
+"""Beams under a grammar: 128 beams of a language model, each with its own allowed tokens as packed bits, the 128 best of each.
 
     python benchmarks/beams.py --json results/beside.json
 
