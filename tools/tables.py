@@ -430,7 +430,7 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "indexes": ("beside", "indexes", "dense_products.py --indexes", ("batch", *SHOWN, "about.memory", "about.build")),
     "recommender": ("search", "recommender", "recommender.py", ("batch", *SHOWN, "about.build")),
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
-    "beams": ("transformers", "beams", "beams.py", ("what", "allowed", "batch", "us", "times", "same")),
+    "beams": ("beside", "beams", "beams.py", ("what", "allowed", "batch", "us", "times", "same")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
     "truth": ("tables", "truth", "ground_truth.py truth", ("what", "processors", "bytes", "alike", "but for ties")),
     "recall": ("tables", "recall", "ground_truth.py recall --layers glove",
