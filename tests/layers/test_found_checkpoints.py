@@ -99,8 +99,11 @@ def test_damaged_and_unread_gguf_files(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(MissingTensorError, match=r"it has output.weight \[700, 512\] Q8_0"):
         hl.Layer.load(path, weight="blk.0.attn_q.weight")
     other = gguf_file(tmp_path / "other.gguf", {"output.weight": "Q5_0"})
+    packed = gguf_file(tmp_path / "packed.gguf", {"output.weight": "Q6_K"})
+    expected = np.asarray(hl.Layer.load(path).weight)
     monkeypatch.setitem(sys.modules, "gguf", None)
-    for read in (lambda: np.asarray(hl.Layer.load(path).weight), lambda: hl.Layer.load(other)):
+    np.testing.assert_array_equal(np.asarray(hl.Layer.load(path).weight), expected)
+    for read in (lambda: np.asarray(hl.Layer.load(packed).weight), lambda: hl.Layer.load(other)):
         with pytest.raises(MissingPackageError, match=r"pip install 'headlong\[gguf\]'"):
             read()
 

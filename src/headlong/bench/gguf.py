@@ -35,6 +35,8 @@ SAMPLERS: dict[str, dict[str, float]] = {
 TEXT = "The history of the city begins with a settlement by the river, where"
 QUIET, ATTEMPTS = 0.05, 4
 """A share of the processors that others may take in a turn, and how often it is taken again."""
+ROWS = 1 << 13
+"""Of a head, written out in float64 at once."""
 PROMPT = 16
 """Tokens of each prompt; other sequences begin elsewhere in the same text."""
 
@@ -143,6 +145,7 @@ def run(
                 elif name == "greedy":
                     texts = [text for _, text in pair.values()]
                     entry["same"] = sum(a == b for a, b in zip(*texts, strict=True))
+                    entry["float64"], entry["steps"] = in_float64(both["headlong"], prompts, count)
                 done += turn >= 0
                 progress(done, turns)
             runs.append(entry)
@@ -168,6 +171,34 @@ def _quiet_pair(
         if share <= QUIET:
             break
     return best
+
+
+def in_float64(model: Any, prompts: list[list[int]], count: int) -> tuple[int, int]:
+    """How many of a greedy text's tokens are the likeliest by a float64 product of the very hidden vectors, and of how many."""
+    head, hidden, ids = model._decoder.head, [], []  # noqa: SLF001
+    asked = head.likeliest
+
+    def kept(rows: Any) -> Any:
+        hidden.append(np.array(rows, np.float64))
+        ids.append(asked(rows))
+        return ids[-1]
+
+    head.likeliest = kept
+    try:
+        for _ in model.steps(prompts, count, **SAMPLERS["greedy"]):
+            pass
+    finally:
+        del head.likeliest
+    rows, chosen = np.concatenate(hidden), np.concatenate(ids)
+    best, own = np.full(len(rows), -np.inf), np.empty(len(rows))
+    for start in range(0, head.vocab, ROWS):
+        logits = rows @ np.asarray(head.layer.weight[start : start + ROWS], np.float64).T
+        if head.layer.bias is not None:
+            logits += head.layer.bias[start : start + ROWS]
+        best = np.maximum(best, logits.max(axis=1))
+        here = (chosen >= start) & (chosen < start + ROWS)
+        own[here] = logits[here, chosen[here] - start]
+    return int((own >= best).sum()), len(rows)
 
 
 def _opened(path: Any, number: int, count: int, threads: int, cache: Any, promise: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from headlong.encode.whitening import Directions, parts
 from headlong.layers.matrix import Layer
 from headlong.plan import CLASS_BLOCK as TILE
 from headlong.plan import GROUP, LARGEST, LEAST_SHARE, LINE, Codes, Segment, TileLayout, out_of_range
+from headlong.progress import stage
 from headlong.randomness import stream
 
 STEP = {1: 1.596, 2: 0.9957, 3: 0.5860, 4: 0.3352, 5: 0.1881, 6: 0.1041, 8: 0.0308}
@@ -112,7 +113,7 @@ def _encoded(
     layout = TileLayout.of(segments)
     tiles = _aligned(-(-vocab // TILE), layout.bytes)
     norms, most, longest, most_base = np.zeros(len(segments)), np.zeros(len(segments)), 0.0, 0.0
-    step = max(1, PIECE // (TILE * dim)) * TILE
+    step, move = max(1, PIECE // (TILE * dim)) * TILE, stage(f"codes of {vocab:,} rows")
     for start in range(0, vocab, step):
         stop = min(start + step, vocab)
         at = slice(start // TILE, -(-stop // TILE))
@@ -137,6 +138,7 @@ def _encoded(
         share, most_of_tile = shared(np.stack([all_errors, np.abs(all_scales)], axis=1).reshape(-1, len(rows)))
         _put(tiles[at], layout.shares, share[None], 0.0)
         tiles[at, layout.largest : layout.largest + most_of_tile[0].nbytes] = most_of_tile.view(np.uint8)
+        move(stop, vocab)
     return tiles, norms, most, longest, most_base
 
 
@@ -180,19 +182,20 @@ def packed(u: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     count, groups = -(-len(u) // TILE), -(-u.shape[1] // GROUP)
     wide = np.zeros((count * TILE, groups * GROUP), np.uint8)
     wide[: len(u), : u.shape[1]] = u
-    quads = wide.reshape(count, TILE, groups, 8, 4).transpose(0, 2, 3, 1, 4)  # [tiles, groups, quad, 64, 4]
+    quads = np.ascontiguousarray(wide.reshape(count, TILE, groups, 8, 4).transpose(0, 2, 3, 1, 4))  # [.., quad, 64, 4]
     if bits == 8:
-        return np.ascontiguousarray(quads)
+        return quads
     words, left = [], bits
     for field in (4, 2, 1):
         if not bits & field:
             continue
         left -= field
-        part = quads >> np.uint8(left) & np.uint8(2**field - 1)
-        each = 8 // field
-        grouped = part.reshape(count, groups, 8 // each, each, TILE, 4)
-        shifts = (np.arange(each, dtype=np.uint8) * np.uint8(field)).reshape(each, 1, 1)
-        words.append(np.bitwise_or.reduce(grouped << shifts, axis=3))
+        each, mask = 8 // field, np.uint8(2**field - 1)
+        grouped = quads.reshape(count, groups, 8 // each, each, TILE, 4)
+        word = grouped[:, :, :, 0] >> np.uint8(left) & mask
+        for place in range(1, each):
+            word |= (grouped[:, :, :, place] >> np.uint8(left) & mask) << np.uint8(field * place)
+        words.append(word)
     return np.ascontiguousarray(np.concatenate(words, axis=2))
 
 

@@ -126,9 +126,19 @@ class GgufHeader:
         if kind != TEXT:
             self._pass(size * count)
         else:
-            for _ in range(count):
-                self._pass(self._scalar("Q"))
+            self._pass_texts(count)
         return found
+
+    def _pass_texts(self, count: int) -> None:
+        """Hundreds of thousands of tokens, one after another: nothing but their lengths is looked at."""
+        at, end, length = self._at, len(self._data) - 8, struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            if at > end:
+                self._at = at
+                self._pass(8)
+            at += 8 + length(self._data, at)[0]
+        self._at = at
+        self._pass(0)
 
     def _read_tensors(self, count: int) -> dict[str, GgufTensor]:
         found = [(self._text(), self._sizes(), self._scalar("I"), self._scalar("Q")) for _ in range(count)]

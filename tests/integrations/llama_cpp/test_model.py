@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import tiny_gguf
+from headlong import progress
 from headlong.errors import AbsentError, IdError, OptionError, StoreError, UnsupportedError
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
-from headlong.integrations.llama_cpp import Model, head  # noqa: E402
+from headlong.integrations.llama_cpp import Model, calibration, head  # noqa: E402
+from headlong.integrations.llama_cpp.body import Body  # noqa: E402
 from headlong.integrations.llama_cpp.text import TextBuilder  # noqa: E402
 
 PROMPTS = [[17, 301, 42], [999 - 3, 5, 77, 640, 3, 250], [8], [300, 301, 302, 303]]
@@ -386,6 +388,65 @@ def test_large_heads_have_codes_by_hidden_vectors_of_their_own(
         assert found.generate(PROMPTS[1], 20, **sampled).ids == model.generate([PROMPTS[1]], 20, **sampled)[0].ids
     with Model(path, cache=tmp_path, n_ctx=64, n_threads=1, delta=0) as proved:
         assert proved.engine.name != "codes" and proved.engine.promise.delta == 0
+
+
+def test_a_first_load_says_where_it_is_and_leaves_nothing_half_written_where_it_is_stopped(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(head, "LEAST_DIM", 64)
+    monkeypatch.setattr(head, "LEAST_WEIGHTS", 0)
+    told: list[tuple[str, int, int]] = []
+
+    def load(stage: Any) -> None:
+        with progress.shown(stage), Model(path, cache=tmp_path, n_ctx=64, n_threads=1):
+            pass
+
+    def telling(label: str) -> Any:
+        return lambda done, total: told.append((label, done, total))
+
+    def stopping(at: int) -> Any:
+        def moved(done: int, total: int) -> None:
+            told.append(("", done, total))
+            if len(told) == at:
+                raise KeyboardInterrupt
+
+        return lambda _: moved
+
+    for at in (1, 9, 17):  # among the hidden vectors, and at the end of the codes
+        told.clear()
+        with pytest.raises(KeyboardInterrupt):
+            load(stopping(at))
+        assert [one.name.endswith(".body.gguf") for one in tmp_path.iterdir()] == [True]
+    told.clear()
+    load(telling)
+    labels = list(dict.fromkeys(label for label, *_ in told))
+    assert labels == ["hidden vectors of the model's own", "codes of 1,000 rows"]
+    assert all(done == total for label in labels for _, done, total in [[one for one in told if one[0] == label][-1]])
+    told.clear()
+    load(telling)
+    assert not told, "the second load has nothing to make"
+    with caplog.at_level("INFO", "headlong"), Model(path, cache=tmp_path / "other", n_ctx=64, n_threads=1):
+        assert [record.message.partition(":")[0] for record in caplog.records][::2] == labels
+
+
+def test_passages_are_read_by_the_team_that_is_sooner(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other programs that is one thread: a team waits for each of its own at every step."""
+    monkeypatch.setattr(head, "LEAST_DIM", 64)
+    monkeypatch.setattr(head, "LEAST_WEIGHTS", 0)
+    decode, clock = Body.decode, [0.0]
+    for slow in (1, 2):
+        by: list[int] = []
+
+        def decoded(self: Any, rows: Any, *where: Any, by: list[int] = by, slow: int = slow) -> Any:
+            by.append(self.threads)
+            clock[0] += 9 if by[-1] == slow else 1
+            return decode(self, rows, *where)
+
+        monkeypatch.setattr(Body, "decode", decoded)
+        monkeypatch.setattr(calibration.time, "perf_counter", lambda: clock[0])
+        with Model(path, cache=tmp_path / str(slow), n_ctx=64, n_threads=2) as found:
+            assert by[:4] == [1, 1, 2, 3 - slow] and set(by[4:]) == {3 - slow}  # the first is of the check
+            assert found._body.threads == 2
 
 
 @pytest.mark.parametrize("dim", [256, 576, 640, 1024, 2048, 4096, 300])

@@ -26,11 +26,15 @@ def chat(
 ) -> None:
     """Talk to a GGUF model: the body by llama.cpp, the head by headlong. An empty line or the end of the input ends it."""
     count = settled(threads)
+    from headlong.cli.terminal import bars
     from headlong.integrations.llama_cpp import Model
+    from headlong.progress import shown
 
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     talk: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
-    with Model(model, n_ctx=context, n_threads=count) as found:
+    with bars() as stage, shown(stage):
+        opened = Model(model, n_ctx=context, n_threads=count)
+    with opened as found:
         typer.echo(repr(found), err=True)
         while line := _asked():
             talk.append({"role": "user", "content": line})

@@ -49,6 +49,7 @@ def compile(
     import headlong as hl
     from headlong.cli import inputs
     from headlong.cli.terminal import bars
+    from headlong.progress import shown
     from headlong.report.tables import duration, size
 
     chosen = choices(option or [])
@@ -64,7 +65,7 @@ def compile(
         took[label] = time.perf_counter() - start
         move(1, 1)
 
-    with bars() as stage:
+    with bars() as stage, shown(stage):
         with step("read the layer"):
             subject = inputs.any_layer(layer, weight, bias)
             vectors = None if calibration is None else inputs.hidden(calibration, subject.dim, subject.vocab)

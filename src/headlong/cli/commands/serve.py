@@ -26,10 +26,14 @@ def serve(
 ) -> None:
     """Serve a GGUF model to clients of OpenAI's API; completions with echo and logprobs score a prompt."""
     count = settled(threads)
+    from headlong.cli.terminal import bars
     from headlong.integrations.llama_cpp import Model
     from headlong.integrations.llama_cpp.serving import serve as served
+    from headlong.progress import shown
 
-    with Model(model, n_ctx=context, sequences=sequences, n_threads=count, eps=eps, delta=delta) as found:
+    with bars() as stage, shown(stage):
+        opened = Model(model, n_ctx=context, sequences=sequences, n_threads=count, eps=eps, delta=delta)
+    with opened as found:
         typer.echo(repr(found), err=True)
         found.share(reproducible)
         served(found, host, port, alias or model, api_key)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import llama_cpp
@@ -83,6 +84,20 @@ class Body:
             self._free()
 
     @property
+    def threads(self) -> int:
+        """That decode a batch."""
+        return int(llama_cpp.llama_n_threads_batch(self.context))
+
+    @contextmanager
+    def teams(self) -> Iterator[Callable[[int], None]]:
+        """``take(n)``: from now on ``n`` threads decode; after the block as many as before."""
+        before = llama_cpp.llama_n_threads(self.context), self.threads
+        try:
+            yield lambda count: llama_cpp.llama_set_n_threads(self.context, count, count)
+        finally:
+            llama_cpp.llama_set_n_threads(self.context, *before)
+
+    @property
     def context(self) -> Any:
         """That of llama.cpp, as long as there is one."""
         if not self._context:
@@ -147,12 +162,12 @@ class Body:
 
         ``rows``  of the first tokens as :meth:`decode` takes them; ``head`` of the same tokens, as llama.cpp has it in the body
         """
-        token = len(rows) - 1
-        vector = self.decode(rows[token:], [0], [0])[0].copy()
-        self.keep(0, 0)
-        arrays = self._arrays
-        batch = arrays.of_ids(token)
-        self._run(batch)
+        token, arrays = len(rows) - 1, self._arrays
+        with self.teams() as take:  # beside other programs two tokens of a team that waits for each of its threads take seconds
+            take(1)
+            vector = self.decode(rows[token:], [0], [0])[0].copy()
+            self.keep(0, 0)
+            self._run(arrays.of_ids(token))
         named = np.ctypeslib.as_array(llama_cpp.llama_get_embeddings(self._context), shape=(self.dim,)).copy()
         logits = np.ctypeslib.as_array(llama_cpp.llama_get_logits(self._context), shape=(len(rows),)).astype(np.float64)
         self.keep(0, 0)

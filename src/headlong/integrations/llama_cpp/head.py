@@ -46,6 +46,7 @@ def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: fl
     options: dict[str, Any] = {"eps": eps, "delta": delta, "threads": threads}
     if delta > 0 and layer.dim >= LEAST_DIM and layer.vocab * layer.dim >= LEAST_WEIGHTS:
         options |= {"method": "codes", "segments": segments(layer.dim), "calibration": vectors()}
+        options["blocks"] = False  # read more than such codes on every head that was tried, and take as long to make
     engine = headlong.compile(layer, **options)
     engine.save(path, layer=False)
     return engine
