@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from common.real_layers import LAYERS, load
@@ -69,8 +70,22 @@ def main() -> int:
     if asked.json:
         command = f"python benchmarks/dense_products.py --layer {asked.layer} --batch {asked.batch}"
         command, table = (f"{command} --indexes", "indexes") if asked.indexes else (command, "dense products")
-        measure.keep(asked.json, table, record, one.name, command)
+        measure.keep(asked.json, table, *joined(asked.json, table, record, one.name, command))
     return 0
+
+
+def joined(file: str, table: str, record: dict[str, Any], name: str, command: str) -> tuple[dict[str, Any], str, str]:
+    """The run with the file's rows of other batch sizes, where those are of the same commit on the same kind of machine."""
+    old = measure.read_run(file)["tables"].get(table, {}).get(name) if Path(file).is_file() else None
+    now, then = record["environment"], old and old["environment"]
+    if not old or any(now[key] != then[key] for key in ("commit", "cpu", "isa", "threads", "versions")):
+        return record, name, command
+    own = {row["batch"] for row in record["rows"]}
+    rows = [row for row in old["rows"] if row["batch"] not in own] + record["rows"]
+    worst = {key: max(now[key] or 0, then[key] or 0) for key in ("load", "others")}
+    first = old["command"].removesuffix(f" --json {file}").removesuffix(f"; {command}")
+    whole = {**record, "rows": sorted(rows, key=lambda row: row["batch"]), "environment": {**now, **worst}}
+    return whole, name, f"{first}; {command}" if first != command else command
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ READING = {*CORE, "number_checks", "native", "encode", "encode/blocks", "engines
 ASKING = {*CORE, DOOR, "native", "engines", "engines/reference"}
 MEASURING = {*READING, DOOR, "compile", "report", "bench", "bench/rivals", "demo"}
 TRAINING = {*CORE, "native", "bench", "heads", "torch"}
-SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "lorann", "rabitqlib", "turbovec", "pyvsag"}
+SEARCHING = {"faiss", "hnswlib", "usearch", "scann", "lorann", "rabitqlib", "turbovec", "pyvsag", "onnx", "onnxruntime"}
 COMMANDING = {*MEASURING, *TRAINING, "truth", "inspection", "margins", "teacher", "integrations"}
 
 # room -> what its files may import beside the standard library and the room itself. A room is a folder, or a file at the

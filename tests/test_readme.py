@@ -100,6 +100,17 @@ def test_a_run_without_a_dense_product_fills_no_table(
                 tables.BLOCKS[block]()
 
 
+def test_a_run_of_a_language_models_head_needs_the_products_of_few_bits_too(tables: ModuleType) -> None:
+    record = planted(tables)
+    record["layer"] = {**record["layer"], "name": tables.LANGUAGE_MODEL}
+    assert refusal(tables, record).startswith(f"the run of smollm2 at 1 has no {', '.join(tables.FEW_BITS)}: run it again")
+    one = next(row for row in record["rows"] if row["contestant"] == "numpy fp32")
+    record["rows"] += [{**one, "contestant": name} for name in tables.FEW_BITS]
+    assert tables.complete(record)["layer"]["name"] == "smollm2"
+    record["rows"][-1]["loop"] = {**one["loop"], "us": 400.0}
+    assert refusal(tables, record).endswith(f"{tables.FEW_BITS[-1]} is faster")
+
+
 def test_a_factor_that_is_not_over_the_fastest_rival_of_its_table_is_refused(tables: ModuleType) -> None:
     record = planted(tables)
     fast = next(row for row in record["rows"] if row["contestant"] == "numpy fp32")

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # for those who load this file by its path
 import headlong.compile  # noqa: E402, F401 - methods and layers register there
 from headlong.bench.measure import read_run  # noqa: E402
-from headlong.bench.rivals import DENSE  # noqa: E402
+from headlong.bench.rivals import DENSE, FEW_BITS  # noqa: E402
 from headlong.cli.main import app  # noqa: E402
 from headlong.engines.method import METHODS, option_names  # noqa: E402
 from headlong.engines.structured.base import ENGINES  # noqa: E402
@@ -40,6 +40,8 @@ from headlong.report.tables import machine as machine_words  # noqa: E402
 from studies.pages import BLOCKS as STUDIES  # noqa: E402
 
 Run = Mapping[str, Any]
+HEADS = ("smollm2", "gemma", "qwen")
+"""Of language models: no product of few bits may be missing there."""
 LANGUAGE_MODEL, OURS, IDS = "smollm2", "headlong, calibrated", "headlong, calibrated, ids only"
 SHOWN = ("contestant", "cold.us", "loop.us", "same", "worst")
 """Where indexes take part: the fastest whose ids are right may be any, so no column has a factor over one of them."""
@@ -81,10 +83,12 @@ def complete(record: Run) -> Run:
     rows = []
     for batch in sorted({row["batch"] for row in record["rows"]}):
         there = {row["contestant"]: row for row in record["rows"] if row["batch"] == batch}
-        if gone := [name for name in DENSE if name not in there]:
+        needed = (*DENSE, *FEW_BITS) if layer in HEADS else DENSE
+        if gone := [name for name in needed if name not in there]:
             raise RefusedRunError(f"the run of {layer} at {batch} has no {', '.join(gone)}: run it again with all of them")
+        dense = [there[name] for name in (*DENSE, *FEW_BITS) if name in there]
         for way in WAYS:
-            rival = min((there[name] for name in DENSE if way in there[name]), key=lambda row: row[way]["us"], default=None)
+            rival = min((row for row in dense if way in row), key=lambda row: row[way]["us"], default=None)
             for row in there.values():
                 if rival and way in row and row[way].get("over") != rival["contestant"]:
                     said = f"is over {row[way].get('over')}; {rival['contestant']} is faster"

@@ -32,7 +32,7 @@ from headlong.errors import MalformedFileError, OptionError, StoreError, cause
 FORMAT, VERSION = "headlong-run", 2
 PACKAGES = (
     "numpy", "torch", "faiss-cpu", "hnswlib", "usearch", "scann", "lorann", "rabitqlib", "turbovec", "pyvsag",
-    "llama-cpp-python",
+    "llama-cpp-python", "onnxruntime",
 )  # fmt: skip
 ISA_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimd", "asimddp", "i8mm")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "HEADLONG_THREADS")

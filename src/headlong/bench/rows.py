@@ -280,7 +280,7 @@ def timed(
 
 def summed(found: Sequence[Timing], batch: int, baseline: str = "") -> dict[str, Row]:
     medians = {one.contestant: float(np.median(one.seconds)) for one in found}
-    dense = [name for name in medians if name in rivals.DENSE] or list(medians)[:1]
+    dense = [name for name in medians if name in (*rivals.DENSE, *rivals.FEW_BITS)] or list(medians)[:1]
     over = baseline if baseline in medians else min(dense, key=medians.__getitem__)
     rows = {}
     for one in found:

@@ -97,7 +97,7 @@ for _form in ("", "compiled "):
         _name = f"torch {_form}{_short}"
         rival(_name, "torch")(partial(_torch, name=_name, dtype=_dtype, compiled=bool(_form)))
 
-TILE = 64
+TILE, GROUP = 64, 32
 
 
 @rival("torch int8", "torch")
@@ -155,3 +155,84 @@ def torch_int8_dynamic(layer: Layer, k: int, threads: int) -> Contestant:
         found,
         {"reads": "all rows, int8", "bytes": weight.numel() + 4 * layer.vocab, "memory": weight.numel()},
     )
+
+
+@rival("torch int4", "torch")
+def torch_int4(layer: Layer, k: int, threads: int) -> Contestant:
+    """Weights in four bits with a scale and a zero for each 32, hidden vectors in bfloat16: the product that torchao's four-bit
+    layers call on a CPU."""
+    import torch
+
+    torch.set_num_threads(threads)
+    rows = np.zeros((-(-layer.vocab // TILE) * TILE, -(-layer.dim // GROUP) * GROUP), np.float32)
+    rows[: layer.vocab, : layer.dim] = matrix(layer)
+    parts = torch.from_numpy(rows).view(len(rows), -1, GROUP)
+    low, high = parts.amin(2), parts.amax(2)
+    scale = ((high - low) / 15).clamp_min(1e-30)
+    codes = ((parts - low[..., None]) / scale[..., None]).round_().clamp_(0, 15).to(torch.int32).view(len(rows), -1)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)  # noqa: SLF001 - neither has a public name
+    about = torch.stack([scale, low + 8 * scale], 2).transpose(0, 1).contiguous().to(torch.bfloat16)
+    bias, product = torch.from_numpy(bias_of(layer).copy()), torch.ops.aten._weight_int4pack_mm_for_cpu  # noqa: SLF001
+    width = rows.shape[1]
+    del rows, parts, low, high, codes
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
+    def call(hidden: Any) -> tuple[Any, Any]:
+        z = product(hidden, packed, GROUP, about)[:, : layer.vocab].float()
+        return best(linked(layer, z + bias, torch.tanh), k)
+
+    def prepare(hidden: Any) -> Any:
+        wide = np.zeros((len(hidden), width), np.float32)
+        wide[:, : layer.dim] = hidden
+        return torch.from_numpy(wide).to(torch.bfloat16)
+
+    read = packed.numel() * packed.itemsize + about.numel() * about.itemsize
+    return Contestant("torch int4", call, prepare, found, {"reads": "all rows, int4 weights", "bytes": read, "memory": read})
+
+
+def _onnx(layer: Layer, k: int, threads: int, *, name: str, bits: int, block: int) -> Contestant:
+    """ONNX Runtime's ``MatMulNBits``: ``bits`` of each weight and a scale for each ``block``, hidden vectors in eight bits.
+    Its threads sleep between calls: where they look out for work, they take a processor from whoever comes next."""
+    import onnxruntime as ort
+    import torch
+    from onnx import TensorProto, helper, numpy_helper
+
+    torch.set_num_threads(threads)
+    codes, scales = few_bits(matrix(layer), bits, block)
+    held = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(scales.reshape(-1), "scales")]
+    shape: dict[str, Any] = {"K": layer.dim, "N": layer.vocab, "bits": bits, "block_size": block, "accuracy_level": 4}
+    node = helper.make_node("MatMulNBits", ["hidden", "codes", "scales"], ["z"], domain="com.microsoft", **shape)
+    sizes = {"hidden": layer.dim, "z": layer.vocab}
+    ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, ["n", size]) for end, size in sizes.items()]
+    graph = helper.make_graph([node], "product", ends[:1], ends[1:], held)
+    sets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    made = helper.make_model(graph, opset_imports=sets, ir_version=9).SerializeToString()
+    session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+    bias = torch.from_numpy(bias_of(layer).copy())
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
+    def call(hidden: Any) -> tuple[Any, Any]:
+        z = torch.from_numpy(session.run(None, {"hidden": hidden})[0])
+        return best(linked(layer, z + bias if layer.bias is not None else z, torch.tanh), k)
+
+    read = codes.nbytes + scales.nbytes
+    return Contestant(name, call, float32, found, {"reads": f"all rows, int{bits} weights", "bytes": read, "memory": read})
+
+
+def few_bits(rows: Floats, bits: int, block: int) -> tuple[Any, Floats]:
+    """Codes ``[n, blocks, bytes]``, scales ``[n, blocks]``: the number of a block that is largest without its sign becomes the
+    least code, as in ONNX Runtime's own quantiser."""
+    wide = np.pad(rows, ((0, 0), (0, -rows.shape[1] % block))).reshape(len(rows), -1, block)
+    least, most, half = wide.min(2), wide.max(2), 1 << (bits - 1)
+    scales = np.where(np.abs(least) > np.abs(most), least, most) / np.float32(-half)
+    scales = np.where(scales == 0, np.float32(1), scales).astype(np.float32)
+    codes = np.clip(np.rint(wide / scales[..., None]) + half, 0, 2 * half - 1).astype(np.uint8)
+    return (codes[..., 0::2] | codes[..., 1::2] << 4 if bits == 4 else codes), scales
+
+
+for _bits, _block in ((4, 32), (4, 128), (8, 32)):
+    _name = f"onnxruntime int{_bits}, blocks of {_block}"
+    rival(_name, "onnxruntime", "onnx", "torch")(partial(_onnx, name=_name, bits=_bits, block=_block))
