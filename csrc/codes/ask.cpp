@@ -415,7 +415,7 @@ void draw_into_nucleus(Scan& scan, int64_t q, double delta, int threads, Answer&
     answer.inside = !held;
     while (held) {
         answer.least = static_cast<size_t>(std::count_if(best.begin(), best.end(), as_in));
-        answer.most = best.size() - static_cast<size_t>(std::count_if(best.begin(), best.end(), as_out));
+        answer.most = std::max(answer.least, best.size() - static_cast<size_t>(std::count_if(best.begin(), best.end(), as_out)));  // a bet may be lost
         size_t next = answer.most;
         for (int draw = 0; draw < scan.keys && next == answer.most; ++draw) {
             size_t place = 0;

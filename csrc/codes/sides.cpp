@@ -49,6 +49,7 @@ struct Sides {
     const double top_p = question.rules[q].top_p;
     const TrueOrder order{*e.kernels, e, query.hidden};
     const Exponent exponent{codes, question.beta};
+    const bool among = !order(best.back(), x);  // the best: no others come before it
     const double off = order.around(x.z);
     const float reach = floor_of(x.z - off, query.add), above = -floor_of(-x.z - off, -query.add);
     // No class that is not among the best is far above the first of them.
@@ -76,7 +77,7 @@ struct Sides {
         tile.part = part[0];
         tile.rest = allowed_in(question, q, e.vocab, t) & ~heads[t];
         tile.sound = codes.scan->masses(exponent.of(est, query, linked), shares, exponent.scale, edge, bend[0], tile.rest, tile.mass, tile.shared, tile.sums) == 0;
-        const uint64_t reaching = tile.rest & codes.scan->reach(est, shares, radii[0], reach - wide.constant[0], ends);
+        const uint64_t reaching = among ? 0 : tile.rest & codes.scan->reach(est, shares, radii[0], reach - wide.constant[0], ends);
         tile.before = reaching == 0 ? 0 : reaching & codes.scan->reach(est, shares, -radii[0], above + wide.constant[0], ends);
         tile.between = reaching & ~tile.before;
     }
@@ -88,7 +89,7 @@ struct Sides {
         BothEnds sure, open, behind;
         for (const Scored& one : best) {
             const double own = mass_of(one);
-            BothEnds& to = one.z > x.z + off ? sure : one.z >= x.z - off ? open : behind;
+            BothEnds& to = order(one, x) ? sure : behind;
             to.low += own, to.high += own;
         }
         double lost = 0;  // of masses of some classes that are what is left of all of a tile

@@ -58,3 +58,20 @@ def test_what_intervals_leave_open_is_decided_by_some_rows(flat: hl.Layer, hidde
         rows.append(np.mean(drawn.cost.rows))
     assert np.mean(dense) < 0.25
     assert np.mean(rows) < 0.3 * CLASSES
+
+
+@pytest.mark.parametrize("top_p", [0.03, 0.1])
+def test_the_end_of_a_nucleus_among_equal_best_classes_seldom_takes_a_full_scan(flat: hl.Layer, top_p: float) -> None:
+    """No class comes before one of the best but those better than it: of equal ones, however many, those with smaller ids."""
+    rng = np.random.default_rng(73)
+    weight = flat.weight.copy()
+    ids = np.sort(rng.choice(CLASSES, 300, replace=False))
+    weight[ids] = weight[ids[0]]
+    layer, rows = hl.Layer(weight), rng.standard_normal((24, DIM)) + 8 * weight[ids[0]]
+    engine, full = hl.compile(layer, "codes"), hl.compile(layer, "full")
+    dense = []
+    for seed in range(3):
+        drawn = engine.sample(rows, 4, seed=seed, top_p=top_p, eps=np.inf)
+        np.testing.assert_array_equal(drawn.ids, full.sample(rows, 4, seed=seed, top_p=top_p).ids)
+        dense.append(np.mean(drawn.cost.dense))
+    assert np.mean(dense) < 0.2
