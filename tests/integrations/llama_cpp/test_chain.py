@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 import headlong as hl
 import tiny_gguf
 from headlong.errors import OptionError, UnsupportedError
+from laws import check_law
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
@@ -120,26 +120,13 @@ EDITS: dict[str, dict[str, Any]] = {
 }
 
 
-def check_law(pick: Callable[[Any], int], expected: Any, count: int = DRAWS) -> None:
-    rng = np.random.default_rng(2)
-    drawn = np.bincount([pick(rng) for _ in range(count)], minlength=len(expected))
-    assert not drawn[expected == 0].any(), "a token that the filters rule out"
-    often = np.argsort(-expected)
-    often = often[expected[often] * count >= 5]
-    seen, wanted = np.append(drawn[often], count - drawn[often].sum()), np.append(expected[often], 1 - expected[often].sum())
-    if len(often) > 1:
-        if wanted[-1] * count < 5:
-            seen, wanted = np.append(seen[:-2], seen[-2:].sum()), np.append(wanted[:-2], wanted[-2:].sum())
-        assert stats.chisquare(seen, wanted / wanted.sum() * seen.sum()).pvalue > 1e-4
-
-
 @pytest.mark.parametrize("edits", sorted(EDITS))
 @pytest.mark.parametrize("case", sorted(CASES))
 @pytest.mark.parametrize("size", [SHARP, FLAT])
 def test_draws_have_the_law_of_llama_cpps_chain_over_all_logits(head: Head, size: float, case: str, edits: str) -> None:
     settings, hidden = Settings(**CASES[case], **EDITS[edits]), hidden_of(size)
     assert settings.chained
-    check_law(lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(rng), law(head.every(hidden), settings))
+    check_law(lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(rng), law(head.every(hidden), settings), DRAWS)
 
 
 class Accepting:
@@ -191,7 +178,7 @@ def test_mirostat_keeps_what_llama_cpp_keeps_and_moves_mu_as_it_does(head: Head,
     expected = np.where(surprise <= 2 * tau, np.exp2(-surprise), 0.0)
     if expected.any():
         pick = lambda rng: ChainedRow(head, fixed, settings, [], mirostat=Mirostat(tau, 0.3)).pick(rng)  # noqa: E731
-        check_law(pick, expected / expected.sum())
+        check_law(pick, expected / expected.sum(), DRAWS)
 
 
 HISTORIES = [

@@ -15,6 +15,7 @@ from scipy import stats
 
 import headlong as hl
 from headlong.errors import IdError, InputError, OptionError
+from laws import check_law
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
@@ -110,16 +111,7 @@ def test_draws_have_the_references_distribution(head: Head, size: float, case: s
     few = grammar is None or settings.top_k > 0  # a grammar that is asked about every token takes its time
     count = DRAWS if few else DRAWS // 5
     row = Row(head, hidden, settings, GENERATED, grammar)
-    rng = np.random.default_rng(2)
-    drawn = np.bincount([row.pick(rng) for _ in range(count)], minlength=VOCAB)
-    assert not drawn[expected == 0].any(), "a token that the filters rule out"
-    often = np.argsort(-expected)
-    often = often[expected[often] * count >= 5]
-    seen, wanted = np.append(drawn[often], count - drawn[often].sum()), np.append(expected[often], 1 - expected[often].sum())
-    if len(often) > 1:
-        if wanted[-1] * count < 5:
-            seen, wanted = np.append(seen[:-2], seen[-2:].sum()), np.append(wanted[:-2], wanted[-2:].sum())
-        assert stats.chisquare(seen, wanted / wanted.sum() * seen.sum()).pvalue > 1e-4
+    check_law(row.pick, expected, count)
 
 
 def counted(verb: Any, asked: list[str]) -> Any:
