@@ -24,10 +24,10 @@ RecordShape shape_of(nb::handle pair) {
 
 class BoundBlocks {
   public:
-    // weight [vocab][dim]; turns: head [width][dim] in strips, and back, rest in tiles, scale, lost, or None each; look; edges; order; levels: (records, count,
+    // weight [vocab][dim]; turns: leading [width][dim] in strips, and back, rest in tiles, scale, lost, or None each; boxed; edges; order; levels: (records, count,
     // tails) coarse to fine; closer: (records, count, tails, from) or None; shared: two times four factors.
     BoundBlocks(AnyArray weight, const std::string& name, std::optional<Floats> bias, Doubles mean, std::optional<Doubles> centre,
-                nb::tuple turns, int64_t look, nb::sequence edges, ArrayOf<int32_t> order,
+                nb::tuple turns, int64_t boxed, nb::sequence edges, ArrayOf<int32_t> order,
                 nb::sequence levels, std::optional<nb::tuple> closer, nb::tuple shared, double most,
                 const std::string& isa, double trial, double most_norm) {
         const Level& level = level_of(isa);
@@ -39,20 +39,20 @@ class BoundBlocks {
         b_.bias = bias ? bias->data() : nullptr;
         b_.mean = mean.data();
         b_.centre = centre ? centre->data() : nullptr;
-        b_.look = look;
+        b_.boxed = boxed;
         b_.most = most;
         b_.most_norm = most_norm;
         b_.trial.most = trial;
         take_turns(turns);
         for (nb::handle edge : edges) b_.edges.push_back(nb::cast<int64_t>(edge));
-        check(!b_.edges.empty() && b_.edges.front() == look && b_.edges.back() == b_.dim, "edges go from look to the last coordinate");
+        check(!b_.edges.empty() && b_.edges.front() == boxed && b_.edges.back() == b_.dim, "edges go from boxed to the last coordinate");
         for (size_t s = 0; s + 1 < b_.edges.size(); ++s) check(b_.edges[s] < b_.edges[s + 1], "edges ascend");
         size_t behind = 0;
         for (size_t s = 0; s + 1 < b_.edges.size(); ++s) {
-            check(b_.edges[s] >= b_.width || b_.edges[s + 1] <= b_.width, "a segment lies on one side of the head's last coordinate");
+            check(b_.edges[s] >= b_.width || b_.edges[s + 1] <= b_.width, "a segment lies on one side of the last leading coordinate");
             behind += b_.edges[s] >= b_.width;
         }
-        check(b_.rest_lost.size() == 3 * behind, "three losses for every segment behind the head");
+        check(b_.rest_lost.size() == 3 * behind, "three losses for every segment behind the leading coordinates");
         for (nb::handle level : levels) take_level(level);
         check(!b_.levels.empty(), "there is a level");
         check(static_cast<int64_t>(order.size()) == b_.levels.back().groups * kNeighbours, "order: sixteen for every block");
@@ -98,7 +98,7 @@ class BoundBlocks {
     // Searches more classes after its own, in a tree that bounds the same coordinates. Calls take no mask then.
     void put_next(nb::object other) {
         const Blocks& more = nb::cast<const BoundBlocks&>(other).b_;
-        check(more.dim == b_.dim && more.width == b_.width && more.look == b_.look && more.edges == b_.edges &&
+        check(more.dim == b_.dim && more.width == b_.width && more.boxed == b_.boxed && more.edges == b_.edges &&
                   more.closer_from == b_.closer_from && more.closer_shape.count == b_.closer_shape.count && more.next == nullptr,
               "trees side by side bound the same coordinates");
         b_.next = &more, b_.most_norm = std::max(b_.most_norm, more.most_norm);
@@ -107,23 +107,23 @@ class BoundBlocks {
 
   private:
     void take_turns(const nb::tuple& turns) {
-        const auto head = nb::cast<AnyArray>(turns[0]);
-        check(head.size() > 0 && static_cast<int64_t>(head.size()) % b_.dim == 0, "head: strips of [width, dim]");
-        check(head.itemsize() == 4 || head.itemsize() == 2, "rotations are float32 or float16");
-        b_.head = head.data();
-        b_.width = static_cast<int64_t>(head.size()) / b_.dim;
-        b_.rotation_kind = head.itemsize() == 4 ? Kind::f32 : Kind::f16;
-        check(b_.look >= 1 && b_.look <= b_.width, "1 <= look <= width");
+        const auto leading = nb::cast<AnyArray>(turns[0]);
+        check(leading.size() > 0 && static_cast<int64_t>(leading.size()) % b_.dim == 0, "leading coordinates: strips of [width, dim]");
+        check(leading.itemsize() == 4 || leading.itemsize() == 2, "rotations are float32 or float16");
+        b_.leading = leading.data();
+        b_.width = static_cast<int64_t>(leading.size()) / b_.dim;
+        b_.rotation_kind = leading.itemsize() == 4 ? Kind::f32 : Kind::f16;
+        check(b_.boxed >= 1 && b_.boxed <= b_.width, "1 <= boxed <= width");
         if (turns.size() > 4 && !turns[4].is_none()) {
             const auto lost = nb::cast<Doubles>(turns[4]);
             b_.rest_lost.assign(lost.data(), lost.data() + lost.size());
         }
         if (turns[1].is_none()) {
-            check(b_.width == b_.dim, "a narrower head has a rest");
+            check(b_.width == b_.dim, "fewer leading coordinates have a rest");
             return;
         }
         const auto back = nb::cast<AnyArray>(turns[1]);
-        check(is_matrix(back, b_.width, b_.dim) && back.itemsize() == head.itemsize(), "back [width, dim], of the head's type");
+        check(is_matrix(back, b_.width, b_.dim) && back.itemsize() == leading.itemsize(), "back [width, dim], of the type of the leading coordinates");
         b_.back = back.data();
         const auto rest = nb::cast<ArrayOf<int8_t>>(turns[2]);
         const auto scale = nb::cast<Floats>(turns[3]);
@@ -150,7 +150,7 @@ class BoundBlocks {
             const BlockLevel& level = b_.levels[l];
             const bool last = l + 1 == b_.levels.size();
             check(level.groups >= 1 && level.shape.tails == tails, "a record has a length for every segment, and one more");
-            check(level.shape.count == (last ? b_.look : 2 * b_.look), "a box has two codes for every coordinate of a class");
+            check(level.shape.count == (last ? b_.boxed : 2 * b_.boxed), "a box has two codes for every coordinate of a class");
             if (last) continue;
             const int64_t below = b_.levels[l + 1].groups;
             check(level.groups == (below + kNeighbours - 1) / kNeighbours, "a record for every sixteen below");
@@ -173,7 +173,7 @@ class BoundBlocks {
             const uint8_t* at = root.records + n / kNeighbours * root.shape.group_bytes() + first + n % kNeighbours * 4;
             for (int64_t i = 0; i < 3; ++i) std::memcpy(&numbers[i], at + i * 64, 4);
             if (numbers[2] == -std::numeric_limits<float>::infinity()) continue;
-            const double coded = 127.0 * static_cast<double>(b_.look) * numbers[0];
+            const double coded = 127.0 * static_cast<double>(b_.boxed) * numbers[0];
             b_.gain = std::max(b_.gain, coded + 255.0 * static_cast<double>(root.shape.tails) * numbers[1]);
             b_.largest = std::max<double>(b_.largest, std::fabs(numbers[2]));
         }
@@ -187,7 +187,7 @@ class BoundBlocks {
                   records.shape(0) == static_cast<size_t>(b_.levels.back().groups * kNeighbours), "closer [places, bytes]");
         const auto segments = static_cast<int64_t>(b_.edges.size()) - 1;
         b_.closer = records.data();
-        check(b_.closer_shape.count == b_.width - b_.look, "a closer look has the coordinates behind those of a block");
+        check(b_.closer_shape.count == b_.width - b_.boxed, "a closer look has the coordinates behind those of a block");
         check(b_.closer_from >= 0 && b_.closer_from <= segments && b_.closer_shape.tails == segments - b_.closer_from + 1, "lengths of a closer look");
     }
 
@@ -217,7 +217,7 @@ void bind_blocks(nb::module_& m) {
                       nb::sequence, ArrayOf<int32_t>, nb::sequence, std::optional<nb::tuple>,
                       nb::tuple, double, const std::string&, double, double>(),
              nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("mean"), nb::arg("centre").none(), nb::arg("turns"),
-             nb::arg("look"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
+             nb::arg("boxed"), nb::arg("edges"), nb::arg("order"), nb::arg("levels"), nb::arg("closer").none(), nb::arg("shared"),
              nb::arg("most"), nb::arg("isa"), nb::arg("trial") = kInf,
              nb::arg("most_norm") = 0.0)
         .def("topk", &BoundBlocks::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("mask").none(), nb::arg("threads"))

@@ -50,7 +50,7 @@ inline float product(const T* codes, int64_t count, const float* x) {
     return total_of(sum);
 }
 
-// Of one class, on top of the estimate that it had.
+// The bounds of one class, on top of the estimate that it had.
 struct Bounds1 {
     float middle, top;
 };

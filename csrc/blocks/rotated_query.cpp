@@ -40,21 +40,21 @@ bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     for (int64_t j = 0; j < dim; ++j) shifted_[j] = hidden[j] - b.mean[j];
     const double length = norm(shifted_.data(), 0, dim) * (1 + 1e-12);
     const double add = b.centre == nullptr ? 0 : sum_of(0, dim, [&](int64_t j) { return hidden[j] * b.centre[j]; });
-    const auto* strip = static_cast<const uint8_t*>(b.head);
+    const auto* strip = static_cast<const uint8_t*>(b.leading);
     for (int64_t at = 0, n = 0; at < width; at += n) {
         n = strip_at(at, width);
         b.kernels->rotate(strip, b.rotation_kind, dim, n, shifted_.data(), &rotated_[at]);
         strip += dim * n * item_bytes(b.rotation_kind);
     }
     x_.assign(width + kNeighbours, 0.f);
-    signs_.resize(2 * b.look);
+    signs_.resize(2 * b.boxed);
     most_ = 0;
     for (int64_t j = 0; j < width; ++j) {
         x_[j] = static_cast<float>(rotated_[j]);
         most_ = std::max(most_, std::fabs(x_[j]));
-        if (j >= b.look) continue;
+        if (j >= b.boxed) continue;
         signs_[j] = std::max(x_[j], 0.f);
-        signs_[b.look + j] = std::min(x_[j], 0.f);
+        signs_[b.boxed + j] = std::min(x_[j], 0.f);
     }
     length_ = length;
     take_rest(b);
@@ -62,7 +62,7 @@ bool RotatedQuery::take(const Blocks& b, const double* hidden) {
     const float slack = up(std::fabs(add) * 0x1p-20 + 0x1p-100);
     box = {signs_.data(), lengths_.data(), static_cast<float>(add), slack};
     own = {x_.data(), lengths_.data(), static_cast<float>(add), slack};
-    closer = {x_.data() + b.look, closer_lengths_.data(), 0, slack};
+    closer = {x_.data() + b.boxed, closer_lengths_.data(), 0, slack};
     bytes = static_cast<double>(dim * width * (b.rest == nullptr ? 1 : 2)) * item_bytes(b.rotation_kind) +
             static_cast<double>(dim * b.rest_width);
     return holds(b, lengths);
@@ -78,7 +78,7 @@ bool RotatedQuery::holds(const Blocks& b, float lengths) const {
 // The lengths of all segments and the two that join them; the largest is returned.
 float RotatedQuery::add_lengths(const Blocks& b) {
     const double* x = rotated_.data();
-    const double halves[4] = {norm(x, 0, b.look), norm(x, b.look, b.width), 1, length_};
+    const double halves[4] = {norm(x, 0, b.boxed), norm(x, b.boxed, b.width), 1, length_};
     lengths_.clear();
     closer_lengths_.clear();
     for (size_t s = 0, behind = 0; s + 1 < b.edges.size(); ++s) {

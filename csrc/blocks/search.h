@@ -49,17 +49,17 @@ struct Blocks {
     int64_t vocab = 0, dim = 0;
     const float* bias = nullptr;                         // or null
     const double *mean = nullptr, *centre = nullptr;     // [dim] each; centre or null
-    const void* head = nullptr;                          // [width][dim] as [strip][dim][columns of the strip]: x = head (hidden - mean)
+    const void* leading = nullptr;                          // [width][dim] as [strip][dim][columns of the strip]: x = leading (hidden - mean)
     const void* back = nullptr;                          // [width][dim]: x back gives most of hidden - mean again
     Kind rotation_kind = Kind::f16;                          // of both
-    int64_t width = 0, look = 0;                         // coordinates of x that are read; those of boxes and blocks
+    int64_t width = 0, boxed = 0;                         // coordinates of x that are read; those of boxes and blocks
     // The other coordinates, of which only lengths are taken: int8 codes [dim][rest], tiled, of the rotation's columns and their scales,
     // and per segment behind `width` what a length may be more: times ‖what x back leaves‖, ‖hidden - mean‖, ‖x‖.
     const int8_t* rest = nullptr;
     const float* rest_scale = nullptr;
     int64_t rest_width = 0;
     std::vector<double> rest_lost;
-    std::vector<int64_t> edges;                          // of the segments whose lengths a bound takes, from `look` on
+    std::vector<int64_t> edges;                          // of the segments whose lengths a bound takes, from `boxed` on
     const int32_t* order = nullptr;                      // [16 * groups]: the class at each place, -1 where there is none
     mutable Places places;                               // of each class, once samples are drawn
     const uint16_t* there = nullptr;                     // [groups] a bit for each place whose class may be answered; null: all
@@ -67,7 +67,7 @@ struct Blocks {
     const uint8_t* closer = nullptr;                     // [vocab] records of single classes, by place, or null
     RecordShape closer_shape;
     int64_t closer_from = 0;                             // the first segment whose length a closer look takes
-    // What joins the lengths: factors of ‖x[:look]‖, ‖x[look:width]‖, 1 and ‖hidden - mean‖ in the last length of a record.
+    // What joins the lengths: factors of ‖x[:boxed]‖, ‖x[boxed:width]‖, 1 and ‖hidden - mean‖ in the last length of a record.
     double shared[4] = {0, 0, 0, 0}, closer_shared[4] = {0, 0, 0, 0};
     double most_norm = 0;  // of any row, or 0
     double most = 0.25;  // the share of classes beyond which reading row by row is given up

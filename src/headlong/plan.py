@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from headlong.arrays import Array
 from headlong.dtypes import Floats, Halves
 
-CLASS_BLOCK = 64
-"""Classes of one interleaved block, and what every per-class array is padded to."""
+TILE = 64
+"""Classes of a tile, and what every per-class array is padded to."""
 NEIGHBOURS = 16
 """Classes that are bounded together, and nodes under one node above: ``kNeighbours`` of ``csrc/blocks/looks.h``."""
-MOST_SCORED, SHORT = 0.25, 64
-"""The share of classes left open beyond which a query reads all rows, a search given up; the most a counted search finds."""
+MOST_SCORED = 0.25
+"""The share of classes left open beyond which a search is given up and a query reads all rows."""
+SHORT = 64
+"""The most classes that a search on trial is asked for."""
 
 
 class Preview(NamedTuple):
@@ -57,16 +59,16 @@ class Blocks(NamedTuple):
     """Classes in an order in which neighbours are alike, and bounds on sixteen of them at once; see ``encode/blocks``.
 
     ``mean, centre``  ``[dim]`` float64, those of the basis
-    ``head``          ``[width, dim]``: the first coordinates, ``x = head @ (hidden - mean)``
+    ``leading``       ``[width, dim]``: the first coordinates, ``x = leading @ (hidden - mean)``
     ``back``          ``[width, dim]`` or None where width is dim: ``x @ back`` is most of ``hidden - mean``, ``left`` the rest
     ``rest``          ``[dim, n]`` int8: the other coordinates are ``left @ rest * rest_scale``, for their lengths alone;
     ``rest_lost``     ``[segments behind width, 3]``: lengths are off by that times ``‖left‖, ‖hidden - mean‖, ‖x‖`` at most.
-    ``look``          coordinates of x in a box; those up to ``width`` come with the closer look
-    ``edges``         ``look = edges[0] < edges[1] < ... = dim``: the segments of x whose lengths every bound takes
+    ``boxed``         coordinates of x in a box; those up to ``width`` come with the closer look
+    ``edges``         ``boxed = edges[0] < edges[1] < ... = dim``: the segments of x whose lengths every bound takes
     ``order``         ``[16 * groups]`` int32: the class at each place, -1 where there is none
     ``levels``        coarse to fine, the last one's nodes being classes: node n's children are record n of the next one
     ``closer``        ``[places, bytes]`` uint8 or None: int8 codes, lengths, scale and unit of single classes
-    ``shared``        factors of ``‖x[:look]‖, ‖x[look:width]‖, 1, ‖hidden - mean‖`` in what a record's last length multiplies;
+    ``shared``        factors of ``‖x[:boxed]‖, ‖x[boxed:width]‖, 1, ‖hidden - mean‖`` in a record's last length;
     ``closer_shared`` the same of the closer look
     ``max_k``         the k of a search of ``max_batch`` queries at once, ``max_k_of_batches`` that of more queries
     ``samples``       whether samples without filters go by blocks
@@ -75,12 +77,12 @@ class Blocks(NamedTuple):
 
     mean: Array
     centre: Array
-    head: Halves | Floats
+    leading: Halves | Floats
     back: Halves | Floats | None
     rest: NDArray[np.int8] | None
     rest_scale: Floats | None
     rest_lost: Array | None
-    look: int
+    boxed: int
     edges: tuple[int, ...]
     order: NDArray[np.int32]
     levels: tuple[BoxLevel, ...]
@@ -98,14 +100,18 @@ CODE_BITS = (1, 2, 3, 4, 5, 6, 8)
 """Bits that a rotated code may have."""
 
 
-GROUP, LINE = 32, 64
-"""Coordinates of a group of codes, bytes of a line of the caches: ``csrc/scan/tiles.h`` has the layout of a tile."""
+GROUP = 32
+"""Coordinates of a group of codes: ``csrc/scan/tiles.h`` has the layout of a tile."""
+LINE = 64
+"""Bytes of a line of the caches."""
 LEAST_SHARE = np.float32(0.25)
-"""Of a tile's radius that a class has at the least: ``csrc/scan/tiles.h`` relies on it."""
-LARGEST, LIMIT = 1e12, np.float32(1e18)
-"""Of a number that codes are made of, and of a length that a tile has: a root of the sum of squares of many of them."""
+"""The least share of its tile's radius that a class has: ``csrc/scan/tiles.h`` relies on it."""
+LARGEST = 1e12
+"""A bound of every number that codes are made of."""
+LIMIT = np.float32(1e18)
+"""A bound of a length that a tile has: a root of the sum of squares of many of them."""
 TILES_AT_ONCE = 1 << 12
-"""Whose numbers are looked at in one go."""
+"""Tiles whose numbers are checked in one go."""
 
 
 class Segment(NamedTuple):
@@ -155,7 +161,7 @@ class TileLayout(NamedTuple):
 
     @classmethod
     def of(cls, segments: tuple[Segment, ...]) -> TileLayout:
-        count, number = len(segments), CLASS_BLOCK * 4
+        count, number = len(segments), TILE * 4
         ends = [0, *accumulate(-(-(stop - start) // GROUP) * bits * number for start, stop, bits, _ in segments)]
         bases = ends[-1] + count * number
         largest = bases + 2 * number
@@ -165,8 +171,8 @@ class TileLayout(NamedTuple):
         """``scales [tiles, segments, 64]``, ``bases`` and ``shares [tiles, 64]``, ``largest [tiles, segments, 2]``."""
         found = np.ascontiguousarray(tiles[:, self.scales :]).view(np.float32)
         count, segments = len(tiles), len(self.codes)
-        own, largest = found[:, : (segments + 2) * CLASS_BLOCK], found[:, (segments + 2) * CLASS_BLOCK :][:, : 2 * segments]
-        lines = own.reshape(count, segments + 2, CLASS_BLOCK)
+        own, largest = found[:, : (segments + 2) * TILE], found[:, (segments + 2) * TILE :][:, : 2 * segments]
+        lines = own.reshape(count, segments + 2, TILE)
         return lines[:, :segments], lines[:, segments], lines[:, segments + 1], largest.reshape(count, segments, 2)
 
 
@@ -180,11 +186,11 @@ def out_of_range(codes: Codes) -> str:
 
 
 def tiles_out_of_range(codes: Codes, vocab: int) -> str:
-    """The same of the numbers in ``tiles``, in their order there; those of classes that only pad the last tile are fixed."""
+    """Which number in ``tiles`` is out of its range; those of classes that only pad the last tile are fixed."""
     layout = TileLayout.of(codes.segments)
     for start in range(0, len(codes.tiles), TILES_AT_ONCE):
         scale, base, share, largest = layout.numbers(codes.tiles[start : start + TILES_AT_ONCE])
-        is_class = np.arange(start * CLASS_BLOCK, (start + len(scale)) * CLASS_BLOCK).reshape(-1, CLASS_BLOCK) < vocab
+        is_class = np.arange(start * TILE, (start + len(scale)) * TILE).reshape(-1, TILE) < vocab
         checks = {
             "scale": (scale >= 0) & (scale < LARGEST),
             "base": np.where(is_class, np.abs(base) <= np.nextafter(np.float32(codes.most_base), LIMIT), base == -np.inf),
@@ -220,4 +226,4 @@ class Plan(NamedTuple):
 
 def padded(vocab: int) -> int:
     """``ceil(vocab / 64) * 64``: the length of every per-class array."""
-    return -(-vocab // CLASS_BLOCK) * CLASS_BLOCK
+    return -(-vocab // TILE) * TILE

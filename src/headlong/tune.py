@@ -35,7 +35,7 @@ HELD = 128
 FEWEST = 16
 """Vectors at all at least."""
 BITS = (2.6, 3.5, 4.5, 6.0, 8.0)
-"""Of a coordinate on average, of the rotated codes that are tried."""
+"""Bits of a coordinate, on average, of the rotated codes that are tried."""
 TIE = 1e-9
 """Log-probabilities this near are equal: ids may differ."""
 

@@ -34,9 +34,9 @@ def children(nodes: Ids) -> Ids:
 
 
 def halves_of(blocks: Blocks, hidden: Doubles) -> BoxQuery:
-    """``x = head @ (hidden - mean)``, and no less than the lengths of all segments."""
+    """``x = leading @ (hidden - mean)``, and no less than the lengths of all segments."""
     centred = hidden - blocks.mean
-    x, width, length = blocks.head.astype(np.float64) @ centred, len(blocks.head), float(np.linalg.norm(centred))
+    x, width, length = blocks.leading.astype(np.float64) @ centred, len(blocks.leading), float(np.linalg.norm(centred))
     sizes, behind = [], 0
     for start, stop in zip(blocks.edges, blocks.edges[1:], strict=False):
         if start < width:
@@ -51,7 +51,7 @@ def halves_of(blocks: Blocks, hidden: Doubles) -> BoxQuery:
         lost = blocks.rest_lost[behind] @ np.array([np.linalg.norm(left), length, np.linalg.norm(x)])
         sizes.append(float(np.linalg.norm(seen) * (1 + 2.0**-20) + lost))
         behind += 1
-    halves = np.array([np.linalg.norm(x[: blocks.look]), np.linalg.norm(x[blocks.look :]), 1.0, length])
+    halves = np.array([np.linalg.norm(x[: blocks.boxed]), np.linalg.norm(x[blocks.boxed :]), 1.0, length])
     widened = np.array(sizes) * (1 + 2.0**-18)
     shared, own = (float(np.array(factors) @ halves) * (1 + 2.0**-18) for factors in (blocks.shared, blocks.closer_shared))
     add = float(blocks.centre @ hidden)
@@ -79,9 +79,9 @@ def bounds(blocks: Blocks, level: BoxLevel, box: bool, query: BoxQuery, groups: 
 def closer(blocks: Blocks, query: BoxQuery, places: Ids, est: Doubles) -> tuple[Doubles, Doubles]:
     """The same of single classes, by the coordinates behind those of a block."""
     assert blocks.closer is not None
-    records, count = blocks.closer[places], len(blocks.head) - blocks.look
+    records, count = blocks.closer[places], len(blocks.leading) - blocks.boxed
     numbers = np.ascontiguousarray(records[:, -8:]).view(np.float32).astype(np.float64)
-    product = records[:, :count].view(np.int8).astype(np.float64) @ query.x[blocks.look :]
+    product = records[:, :count].view(np.int8).astype(np.float64) @ query.x[blocks.boxed :]
     lengths = records[:, count:-8].astype(np.float64) @ query.closer
     est = est + numbers[:, 0] * product
     return est, est + numbers[:, 1] * lengths + query.slack

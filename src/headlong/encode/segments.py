@@ -23,20 +23,24 @@ from headlong.promise import Promise
 BLOCK = 32
 """Coordinates that share their bits: the scan reads whole groups of as many."""
 MEAN_SQUARE = {0: 1.0, 1: 0.3634, 2: 0.1188, 3: 0.03744, 4: 0.01154, 5: 0.00349, 6: 0.00104, 8: 0.0000929}
-"""Of the error of the best uniform code of so many bits of a Gaussian of variance one (Max, 1960)."""
+"""The mean square of the error of the best uniform code of so many bits, of a Gaussian of variance one (Max, 1960)."""
 MOST_SEGMENTS = 4
-BITS, REST = (4.5, 2.6), 6
-"""Of the lists that are tried: bits a coordinate for ids alone, and of most coordinates where normalisers are promised: eight
-or that. Five leave more rows to score than six, and one query is hardly sooner."""
+BITS = (4.5, 2.6)
+"""Bits a coordinate, on average, of the lists that are tried for ids alone."""
+REST = 6
+"""Bits of most coordinates in the second list that is tried where normalisers are promised; the first has eight. Five leave
+more rows to score than six, and one query is hardly sooner."""
 LEAST = 5
 """Bits of packed rows' codes that nothing leads."""
 TURNED = 512
 """Coordinates of a rotation: larger ones take long to make."""
-ROOM, OF_CLASS = 0.95, 28
-"""Of the bytes of rows in less than a byte a weight, what codes, rotation and so many bytes a class may take: an engine is to
-be no larger than twice its head. Beside rows of a byte, codes of eight bits are hardly more, and faster in batches."""
+ROOM = 0.95
+"""The share of their own bytes that codes and rotation may take beside rows of less than a byte a weight: an engine is to be no
+larger than twice its head. Beside rows of a byte, codes of eight bits are hardly more, and faster in batches."""
+OF_CLASS = 28
+"""Bytes that each class takes beside its codes."""
 LED = 0.7
-"""Of the energy, in the coordinates of two planes."""
+"""The share of the energy that lies in the coordinates of two planes."""
 Runs = list[tuple[int, int]]
 """``(stop, bits)`` of coordinates that follow one another."""
 
@@ -67,7 +71,7 @@ def by_water_filling(energy: Doubles, bits: float) -> tuple[Segment, ...]:
 
 
 def lead(energy: Doubles) -> int:
-    """Of the first coordinates, which hold most of the energy: as many as have eight bits and two planes of the query.
+    """How many of the first coordinates, which hold most of the energy, have eight bits and two planes of the query.
 
     What the rounding of a query adds to the errors of a code of eight bits is as large as those: a second plane of few
     coordinates takes the most of it away.

@@ -23,8 +23,7 @@ from headlong.arrays import evenly
 from headlong.dtypes import Doubles, Floats
 from headlong.encode.whitening import Directions, parts
 from headlong.layers.matrix import Layer
-from headlong.plan import CLASS_BLOCK as TILE
-from headlong.plan import GROUP, LARGEST, LEAST_SHARE, LINE, Codes, Segment, TileLayout, out_of_range
+from headlong.plan import GROUP, LARGEST, LEAST_SHARE, LINE, TILE, Codes, Segment, TileLayout, out_of_range
 from headlong.progress import stage
 from headlong.randomness import stream
 
@@ -99,7 +98,7 @@ def codes_of(layer: Layer, basis: Directions, segments: tuple[Segment, ...], see
 
 
 def _digest(layer: Layer) -> str:
-    """Of some of the rows: layers that are made to suit one rotation have another."""
+    """A digest of some of the rows: layers that are made to suit one rotation have another."""
     return hashlib.blake2b(np.ascontiguousarray(evenly(layer.stored, DIGESTED)).view(np.uint8).data).hexdigest()
 
 
@@ -200,7 +199,7 @@ def packed(u: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 
 def shared(numbers: Floats) -> tuple[Floats, Floats]:
-    """Of ``numbers [n, classes]`` the share that each class has at most of those of its tile, and these, ``[tiles, n]``.
+    """The share that each class of ``numbers [n, classes]`` has at most of those of its tile, and these, ``[tiles, n]``.
 
     A radius is a root of a sum of squares over the ``n``, by weights that a query brings. In proportion to their root mean
     squares no number is large for a class that has little of the others, as it is in proportion to the largest ones.

@@ -22,19 +22,22 @@ from numpy.typing import NDArray
 
 from headlong.arrays import Array
 from headlong.dtypes import UNIT, Doubles, Floats, Halves
-from headlong.plan import CLASS_BLOCK
+from headlong.plan import TILE
 
-RIDGE, FEWER = 1e-4, 0.02
-"""Added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible. And FEWER * dim / n for n
-vectors: the fewer there are, the less their smallest eigenvalues say."""
+RIDGE = 1e-4
+"""What is added to the covariance, as a share of its mean eigenvalue: no direction is thought impossible."""
+FEWER = 0.02
+"""FEWER * dim / n is added, too, for n vectors: the fewer there are, the less their smallest eigenvalues say."""
 ENOUGH = 8
 """Calibration vectors per coordinate; more of them make no better covariance."""
 GRAM_ROWS = 8192
 """Rows, evenly spread, that tell the energy of every direction, where there are no fewer than eight per coordinate."""
 ROUNDED = 2.0**-9
 """What rounding a rotation to float16 may take of any of its rows and columns, relatively."""
-SOME, MANY_TIMES = 1024, 16.0
-"""Rows whose median length is the typical one, and how many times longer a row may be."""
+SOME = 1024
+"""Rows whose median length is the typical one."""
+MANY_TIMES = 16.0
+"""How many times longer than that a row may be."""
 AT_ONCE = 512
 """Vectors whose products are added up in one go."""
 SMALL = 64
@@ -85,7 +88,7 @@ def directions(weight: Array, calibration: Doubles) -> Directions:
     centre, gram = _moments(some, longest)
     factor, scale = _factor(calibration, mean)
     # In float32: directions are mixed only where their energies are alike, and whatever comes out is inverted exactly enough.
-    # Of equal rows, roundings are all there is, of either sign: the unit is the largest of any.
+    # Equal rows leave nothing but roundings, of either sign: the unit is the largest of any.
     energy = factor.T @ (gram / max(float(np.abs(gram).max(initial=0.0)), 1e-300)).astype(np.float32) @ factor
     rotation = np.linalg.eigh(energy / max(float(np.abs(energy).max(initial=0.0)), 1e-30))[1][:, ::-1]
     return Directions(mean, centre, _solved(factor.T, rotation).astype(np.float64), factor @ rotation, scale)
@@ -127,7 +130,7 @@ def pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
     return ((part, weight[part].astype(np.float64)) for part in parts(weight))
 
 
-def parts(weight: Array, rows: int = CLASS_BLOCK) -> Iterator[slice]:
+def parts(weight: Array, rows: int = TILE) -> Iterator[slice]:
     """Runs of ``rows`` rows, whole blocks of classes, and of as many such as have :data:`PIECE` numbers."""
     step = max(1, PIECE // (rows * weight.shape[1])) * rows
     return (slice(start, min(start + step, len(weight))) for start in range(0, len(weight), step))

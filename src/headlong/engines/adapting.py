@@ -31,7 +31,7 @@ from headlong.layers.matrix import Layer
 from headlong.promise import Promise
 
 NICENESS = 5
-"""Of the thread that compiles, where threads have one of their own: a third of a processor's time beside one that is busy. Not
+"""The niceness of the thread that compiles, where threads have their own: a third of a processor's time beside a busy one. Not
 more than that: it holds the interpreter's lock at times, and all others wait for it while busy processes keep it waiting."""
 
 Again = Callable[[Doubles], Engine]

@@ -14,9 +14,12 @@ import numpy as np
 from headlong.arrays import as_numpy
 from headlong.dtypes import Doubles, Floats
 
-FIRST, KEPT, MOST_NUMBERS = 512, 1024, 1 << 22
-"""The fewest queries that a first plan is made of, or the layer's columns; the fewest of the last one; and numbers of float32
-that their copies take at most."""
+FIRST = 512
+"""The fewest queries that a first plan is made of, or the layer's columns."""
+KEPT = 1024
+"""The fewest queries that the last plan is made of."""
+MOST_NUMBERS = 1 << 22
+"""Numbers of float32 that their copies take at most."""
 PER_COLUMN = 3.5
 """Queries of the last plan. With eight of them a column a plan reads two hundredths less, and every query that is kept costs a
 cold call a tenth."""

@@ -23,7 +23,7 @@ from headlong.packed_rows import stored_as
 from headlong.plan import NEIGHBOURS, Plan
 from headlong.question import FLOAT32_ROOM, RANGES, About, Question
 
-STRIP, TILE = 32, 64
+STRIP, SPREAD = 32, 64
 """Columns of a rotation, and of its codes, that lie side by side: ``csrc/blocks/rotated_query.cpp``, ``looks.h`` rely on it."""
 
 
@@ -100,16 +100,16 @@ def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: s
     """The native search over the blocks of a ``headlong.plan.Blocks``; without the largest norm of a row, logits that differ by
     less than their roundings are compared as they are."""
     back = None if plan.back is None else bits(plan.back)
-    rest = None if plan.rest is None else side_by_side(plan.rest, TILE, NEIGHBOURS)
-    turns = (side_by_side(bits(plan.head).T, STRIP), back, rest, plan.rest_scale, plan.rest_lost)
+    rest = None if plan.rest is None else side_by_side(plan.rest, SPREAD, NEIGHBOURS)
+    turns = (side_by_side(bits(plan.leading).T, STRIP), back, rest, plan.rest_scale, plan.rest_lost)
     levels = [(one.records, (one.codes, one.lengths)) for one in plan.levels]
     closer = None
     if plan.closer is not None:
-        width = len(plan.head)
+        width = len(plan.leading)
         first = plan.edges.index(width)
-        closer = (plan.closer, (width - plan.look, len(plan.edges) - first), first)
+        closer = (plan.closer, (width - plan.boxed, len(plan.edges) - first), first)
     return loaded().Blocks(
-        *stored_as(weight), bias, plan.mean, plan.centre, turns, plan.look, list(plan.edges), plan.order, levels,
+        *stored_as(weight), bias, plan.mean, plan.centre, turns, plan.boxed, list(plan.edges), plan.order, levels,
         closer, (plan.shared, plan.closer_shared), share, level, plan.trial, most_norm,
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from headlong.dtypes import Doubles, Floats
 from headlong.native.instruction_level import REFERENCE, isa
 from headlong.native.load_module import loaded
 from headlong.packed_rows import stored_as
-from headlong.plan import CLASS_BLOCK
+from headlong.plan import TILE
 
 PIECE = 1 << 24
 """Bytes of float64 that a streaming pass holds at once."""
@@ -53,7 +53,7 @@ def logits(weight: Array, bias: Floats | None, hidden: Doubles, thread_count: in
 
 def _pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
     """The rows as float64, some whole blocks at a time: no pass ever holds a wide copy of the layer."""
-    step = max(1, PIECE // (8 * weight.shape[1] * CLASS_BLOCK)) * CLASS_BLOCK
+    step = max(1, PIECE // (8 * weight.shape[1] * TILE)) * TILE
     for start in range(0, len(weight), step):
         part = slice(start, min(start + step, len(weight)))
         yield part, weight[part].astype(np.float64)

@@ -199,7 +199,7 @@ def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
     match name:
         case "order":
             array[3] = array[2]
-        case "rest_lost" | "mean" | "head":
+        case "rest_lost" | "mean" | "leading":
             array.flat[0] = np.nan
         case "rest_scale":
             array[0] = -1
@@ -210,7 +210,7 @@ def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
 
 
 DAMAGES = [
-    "order", "closer", "levels.0", "levels.1", "rest_lost", "mean", "head", "rest_scale",
+    "order", "closer", "levels.0", "levels.1", "rest_lost", "mean", "leading", "rest_scale",
     *(f"a base of a {of}, {what}" for of in ("node", "class") for what in ("no number", "endless", "none", "pads")),
 ]  # fmt: skip
 

@@ -342,7 +342,7 @@ def test_rows_join_blocks_whose_basis_is_damaged_by_another_way(tmp_path: Path) 
     file = open_file(path)
     tensors = {name: np.array(file.read(name)) for name in file.tensors}
     for number in (0.0, 1.0, 6e4):
-        tensors["plan.blocks.head"][:] = number
+        tensors["plan.blocks.leading"][:] = number
         write_file(path, tensors, file.metadata)
         more = hl.load(path).with_rows(MORE)
         assert more._takes_callers is None

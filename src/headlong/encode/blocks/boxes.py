@@ -1,6 +1,6 @@
 """Bounds on sixteen neighbouring classes at once, from a box around them in the whitened basis.
 
-    z_i  <=  base_i + <B_i[:w], x[:w]> + sum_s ‖B_i[s]‖ ‖x[s]‖ + rounding                    a class          (w = LOOK)
+    z_i  <=  base_i + <B_i[:w], x[:w]> + sum_s ‖B_i[s]‖ ‖x[s]‖ + rounding                    a class          (w = BOXED)
     max over a block of z_i  <=  max base_i + <[hi, lo], [x+, x-]> + sum_s max ‖B_i[s]‖ ‖x[s]‖ + rounding
 
 with ``hi_j, lo_j`` the largest and smallest ``B_ij`` there, ``x+ = max(x, 0)``, ``x- = min(x, 0)``. Boxes hold classes, or
@@ -27,14 +27,14 @@ from headlong.encode.blocks.records import ArrayInPieces, BlockShape, Bytes, Cla
 from headlong.encode.whitening import Basis, basis_of
 from headlong.layers.matrix import Layer
 from headlong.native import round_up
-from headlong.plan import CLASS_BLOCK, NEIGHBOURS, Blocks, BoxLevel, Plan
+from headlong.plan import NEIGHBOURS, TILE, Blocks, BoxLevel, Plan
 
-LOOK = 16
+BOXED = 16
 """Coordinates of a box, and of a class of an open block."""
 CLOSER = 64
 """Up to this coordinate goes the closer look at single classes: its record is one line of the cache."""
 SEGMENTS = 5
-"""Lengths of what is behind LOOK, at most; their segments double, the last takes the rest."""
+"""Lengths of what is behind BOXED, at most; their segments double, the last takes the rest."""
 ROOT = 2560
 """Nodes that are looked at for every query, at most: with more of them there is one more level of boxes."""
 AT_ONCE = NEIGHBOURS**3
@@ -65,7 +65,7 @@ def blocks_of(layer: Layer, basis: Basis, threads: int = 1) -> Blocks:
     del features  # as long as what records take
     levels, closer, shared = _levels(layer, coded, whole, order)
     return Blocks(
-        basis.mean, basis.centre, **_rotations(basis, shape.width, shape.edges), look=shape.look, edges=shape.edges,
+        basis.mean, basis.centre, **_rotations(basis, shape.width, shape.edges), boxed=shape.boxed, edges=shape.edges,
         order=order, levels=levels, closer=closer, shared=shared[0], closer_shared=shared[1],
     )  # fmt: skip
 
@@ -74,11 +74,11 @@ def blocks_in(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
     """A tree of more classes that bounds the same coordinates as the plan's; None where their basis was not kept, or is
     damaged, or where a file's tree has others than are made here."""
     blocks = plan.blocks
-    if blocks is None or len(blocks.head) < rows.dim:
+    if blocks is None or len(blocks.leading) < rows.dim:
         return None
-    if shape_of(rows.dim) != (blocks.look, len(blocks.head), blocks.edges):
+    if shape_of(rows.dim) != (blocks.boxed, len(blocks.leading), blocks.edges):
         return None
-    rotation: Any = np.ascontiguousarray(blocks.head.T)
+    rotation: Any = np.ascontiguousarray(blocks.leading.T)
     try:
         basis = basis_of(blocks.mean, blocks.centre, rotation, 1.0)
     except np.linalg.LinAlgError:  # of a file: what has no inverse bounds no class
@@ -88,8 +88,8 @@ def blocks_in(plan: Plan, rows: Layer, threads: int) -> Blocks | None:
 
 def _gauged(layer: Layer, basis: Basis, shape: BlockShape) -> Gauges:
     """The units of the rounding, by some blocks of classes, evenly spread."""
-    blocks = evenly(np.arange(max(1, layer.vocab // CLASS_BLOCK)), GAUGED // CLASS_BLOCK)
-    ids = (blocks[:, None] * CLASS_BLOCK + np.arange(CLASS_BLOCK)).ravel()
+    blocks = evenly(np.arange(max(1, layer.vocab // TILE)), GAUGED // TILE)
+    ids = (blocks[:, None] * TILE + np.arange(TILE)).ravel()
     return Classes(_rows(layer, ids[ids < layer.vocab]), basis, shape).gauges
 
 
@@ -100,7 +100,7 @@ def _rows(layer: Layer, ids: Any) -> Layer:
 
 def _features(layer: Layer, coded: Coder, shape: BlockShape) -> tuple[Floats, Classes | None]:
     """What neighbours have to share, class by class, and the coded classes, where they are few enough to be kept."""
-    found, pieces = np.empty((layer.vocab, shape.look + len(shape.edges)), np.float32), []
+    found, pieces = np.empty((layer.vocab, shape.boxed + len(shape.edges)), np.float32), []
     for start in range(0, layer.vocab, AT_ONCE):
         part = slice(start, start + AT_ONCE)
         some = coded(_rows(layer, part))
@@ -141,7 +141,7 @@ def _levels(
 
 
 def _rotations(basis: Basis, width: int, edges: tuple[int, ...]) -> dict[str, Any]:
-    """``head, back, rest, rest_scale, rest_lost``.
+    """``leading, back, rest, rest_scale, rest_lost``.
 
     With ``v = hidden - mean``, ``T'`` for ``back`` and ``left = v - x T'``, a segment of the other coordinates is
 
@@ -151,13 +151,13 @@ def _rotations(basis: Basis, width: int, edges: tuple[int, ...]) -> dict[str, An
     first coordinates are those that vary most.
     """
     rotation, dim = basis.rotation, len(basis.mean)
-    head = np.ascontiguousarray(rotation[:, :width].T)
+    leading = np.ascontiguousarray(rotation[:, :width].T)
     if width == dim:
-        return {"head": head, "back": None, "rest": None, "rest_scale": None, "rest_lost": None}
+        return {"leading": leading, "back": None, "rest": None, "rest_scale": None, "rest_lost": None}
     forth = basis.back[:, :width].T
-    if head.dtype == np.float16 and np.abs(forth).max() > HALF:
-        head = head.astype(np.float32)
-    back = np.ascontiguousarray(forth, head.dtype)
+    if leading.dtype == np.float16 and np.abs(forth).max() > HALF:
+        leading = leading.astype(np.float32)
+    back = np.ascontiguousarray(forth, leading.dtype)
     other = rotation[:, width:].astype(np.float64)
     scale = np.maximum(round_up(np.abs(other).max(axis=0) / 127), np.float32(1e-37))
     coded = np.clip(np.rint(other / scale), -127, 127)
@@ -173,7 +173,7 @@ def _rotations(basis: Basis, width: int, edges: tuple[int, ...]) -> dict[str, An
     pad = -coded.shape[1] % NEIGHBOURS
     rest = np.pad(coded.astype(np.int8), ((0, 0), (0, pad)))
     wide_scale, losses = np.pad(scale, (0, pad)), np.array(lost) * (1 + 1e-6)
-    return {"head": head, "back": back, "rest": rest, "rest_scale": wide_scale, "rest_lost": losses}
+    return {"leading": leading, "back": back, "rest": rest, "rest_scale": wide_scale, "rest_lost": losses}
 
 
 def spectral(matrix: Doubles) -> float:
@@ -189,13 +189,13 @@ def spectral(matrix: Doubles) -> float:
 
 
 def shape_of(dim: int) -> BlockShape:
-    """Coordinates of a box, up to where a closer look goes, and where segments end from ``look`` on."""
-    look, width = min(LOOK, dim), min(CLOSER, dim)
-    edges, step = [look], 2 * look
+    """Coordinates of a box, up to where a closer look goes, and where segments end from ``boxed`` on."""
+    boxed, width = min(BOXED, dim), min(CLOSER, dim)
+    edges, step = [boxed], 2 * boxed
     while edges[-1] < dim:
         edges.append(dim if len(edges) == SEGMENTS else min(step, dim))
         step *= 2
-    return BlockShape(look, width, tuple(edges))
+    return BlockShape(boxed, width, tuple(edges))
 
 
 def _places(order: NDArray[np.int32]) -> NDArray[np.int32]:

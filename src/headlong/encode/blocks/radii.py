@@ -20,7 +20,7 @@ from headlong.layers.matrix import Layer
 from headlong.native import round_up
 
 ROUNDING = 2.0**-19
-"""Of (‖w^‖·‖x‖ + |base|): how far a float32 bound of several segments is from its formula at most."""
+"""How far a float32 bound of several segments is from its formula at most, as a share of (‖w^‖·‖x‖ + |base|)."""
 UNDERFLOW = 2.0**-100
 """Covers every product that float32 flushes towards zero, for any dim; far below any logit that matters."""
 AT_ONCE = 1 << 15

@@ -31,9 +31,9 @@ Bytes = NDArray[np.uint8]
 
 
 class BlockShape(NamedTuple):
-    """``look`` coordinates of a box, up to ``width`` with a closer look, and the ``edges`` of segments from ``look`` on."""
+    """``boxed`` coordinates of a box, up to ``width`` with a closer look, and the ``edges`` of segments from ``boxed`` on."""
 
-    look: int
+    boxed: int
     width: int
     edges: tuple[int, ...]
 
@@ -44,8 +44,8 @@ class BlockShape(NamedTuple):
 
     def groups(self) -> tuple[Group, ...]:
         """Codes of the first coordinates, those of the closer look, and lengths of what is behind."""
-        closer = [Group(self.look, self.width, True)] if self.width > self.look else []
-        return Group(0, self.look, True), *closer, *(Group(a, b, False) for a, b in self.behind)
+        closer = [Group(self.boxed, self.width, True)] if self.width > self.boxed else []
+        return Group(0, self.boxed, True), *closer, *(Group(a, b, False) for a, b in self.behind)
 
 
 class Gauge(NamedTuple):
@@ -85,7 +85,7 @@ class ArrayInPieces:
 
 
 class Tops(NamedTuple):
-    """What boxes are made of, for nodes in their order: ends ``[nodes, look]``, lengths ``[segments, nodes]``, the rest."""
+    """What boxes are made of, for nodes in their order: ends ``[nodes, boxed]``, lengths ``[segments, nodes]``, the rest."""
 
     low: Doubles
     high: Doubles
@@ -97,7 +97,7 @@ class Tops(NamedTuple):
 class Classes:
     """Some classes as the encoder left them, in float32 that is not below what it bounds.
 
-    ``shared``  factors of ``‖x[:look]‖, ‖x[look:width]‖, 1, ‖hidden - mean‖`` in a record's last length
+    ``shared``  factors of ``‖x[:boxed]‖, ‖x[boxed:width]‖, 1, ‖hidden - mean‖`` in a record's last length
     ``own``     what float32 loses of a box, in units of that length, over the size of its codes
     """
 
@@ -114,7 +114,7 @@ class Classes:
         self.codes, *more = found.codes
         self.more = more[0] if more else np.empty((self.vocab, 0), np.int8)
         self.lengths = self._lengths()
-        closer = shape.width > shape.look
+        closer = shape.width > shape.boxed
         self.gauges = gauges or Gauges(self._gauge(1), self._gauge(2) if closer else self._gauge(1))
         self.last, self.shared = self._last(1, self.gauges.first)
         self.own = ROUNDING / self.shared[0]
@@ -134,7 +134,7 @@ class Classes:
 
     def _summands(self, count: int) -> Summands:
         """What the codes of the first ``count`` groups lose, and roundings."""
-        edges, rounding = (0, self.shape.look, self.shape.width), roundings(self.layer, self.basis, self.found)
+        edges, rounding = (0, self.shape.boxed, self.shape.width), roundings(self.layer, self.basis, self.found)
 
         def summands(some: slice) -> list[tuple[Term, Doubles]]:
             sizes = [self.found.lost[part, some].astype(np.float64) + ROUNDING * self.found.size[some] for part in range(count)]
@@ -159,7 +159,7 @@ class Classes:
         values = slack.astype(np.float64) * gauge.scale * (1 + 1e-9)
         self.uncoded |= values > LONGEST
         values[self.uncoded] = 0.0
-        factors = {"norm0": 0.0, f"norm{self.shape.look}": 0.0, "one": 0.0, "hidden": 0.0}
+        factors = {"norm0": 0.0, f"norm{self.shape.boxed}": 0.0, "one": 0.0, "hidden": 0.0}
         for term in terms:
             factors[f"norm{term.start}" if term.kind == "norm" else term.kind] += term.factor / gauge.scale * (1 + 1e-9)
         return round_up(values), tuple(factors.values())
@@ -167,12 +167,12 @@ class Classes:
     def _lengths(self) -> Floats:
         """``[segments, vocab]``: ‖B_i[s]‖ rounded up; of coded coordinates by their codes and what those lose."""
         sizes = []
-        look, behind = self.shape.look, iter(self.found.lost[len(self.found.scale) :])
+        boxed, behind = self.shape.boxed, iter(self.found.lost[len(self.found.scale) :])
         for start, stop in itertools.pairwise(self.shape.edges):
             if start >= self.shape.width:
                 sizes.append(next(behind))
                 continue
-            part = self.more[:, start - look : stop - look].astype(np.int32)
+            part = self.more[:, start - boxed : stop - boxed].astype(np.int32)
             size = np.sqrt(np.einsum("ij,ij->i", part, part).astype(np.float64)) * self.found.scale[1]
             sizes.append(round_up((size + self.found.lost[1]) * (1 + 1e-9)))
         lengths = np.array(sizes, np.float32).reshape(len(sizes), self.vocab)
@@ -194,14 +194,14 @@ class Classes:
         codes[scale == 0] = 0
         lengths = np.concatenate([self.lengths[:, ids], self.last[None, ids]]) * there
         base = np.where(there, self.base[ids], np.float32(-np.inf))
-        level = BoxLevel(pack_records(codes, lengths, scale, base), self.shape.look, len(lengths))
+        level = BoxLevel(pack_records(codes, lengths, scale, base), self.shape.boxed, len(lengths))
         values = codes * scale[:, None].astype(np.float64)  # exact: 24 bits times 8
         ends = [np.where(there[:, None], values, side) for side in (np.inf, -np.inf)]
         return level, Tops(ends[0], ends[1], lengths[:-1], lengths[-1], base)
 
     def closer(self, order: NDArray[np.int32]) -> Bytes | None:
         """``[places, bytes]``: codes of the coordinates behind those of a block, lengths of what is behind them."""
-        if self.shape.width == self.shape.look:
+        if self.shape.width == self.shape.boxed:
             return None
         ids = np.maximum(order, 0)
         dead = (order < 0) | self.uncoded[ids]
@@ -239,8 +239,8 @@ def boxes(below: Tops, own: float) -> tuple[BoxLevel, Tops]:
     every = padded_rows(np.concatenate([lengths, total[None]]).T, 0).T
     rows = padded_rows(codes, 0), every, padded_rows(scale, 0), padded_rows(base, -np.inf)
     level = BoxLevel(pack_records(*rows), codes.shape[1], len(lengths) + 1)
-    look = low.shape[1]
-    tops = Tops(codes[:, look:] * wide, codes[:, :look] * wide, lengths, total, base)
+    boxed = low.shape[1]
+    tops = Tops(codes[:, boxed:] * wide, codes[:, :boxed] * wide, lengths, total, base)
     tops.low[~some], tops.high[~some] = np.inf, -np.inf
     return level, tops
 

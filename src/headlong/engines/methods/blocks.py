@@ -41,8 +41,10 @@ ASKED = (1, 16, SHORT, 256, 1024, 4096)
 """How many classes are asked for: more of them open more blocks."""
 BATCHES = (1, 2, 8)
 """One query, two, which share what a scan reads, and what counts as a batch."""
-JUDGES, K = 16, 16
-"""Vectors whose searches' bytes are counted, and for how many classes."""
+JUDGES = 16
+"""Vectors whose searches' bytes are counted."""
+K = 16
+"""How many classes they are asked for."""
 EVERY = 2**31 - 1
 
 

@@ -72,7 +72,7 @@ class Coded(Method):
         return with_blocks(plan, layer, basis, calibration, threads, wanted, self.blocks)
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
-        """Of all rows, everything is proved."""
+        """Reading all rows proves everything."""
         return wanted._replace(delta=0.0) if plan.codes is None else wanted
 
     def _named(self, dim: int) -> tuple[Segment, ...]:

@@ -27,8 +27,7 @@ from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.query import ordered
 from headlong.engines.reference.rows import Rows, stacked
 from headlong.layers.matrix import Layer
-from headlong.plan import CLASS_BLOCK as TILE
-from headlong.plan import GROUP, Codes, TileLayout
+from headlong.plan import GROUP, TILE, Codes, TileLayout
 from headlong.question import Question
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

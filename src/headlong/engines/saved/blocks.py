@@ -13,7 +13,7 @@ from headlong.plan import NEIGHBOURS, Blocks, BoxLevel
 
 MOST_LEVELS, MOST_EDGES, MOST_BATCH = 8, 15, 2**31
 NAME = "plan.blocks."
-ARRAYS = ("mean", "centre", "head", "back", "rest", "rest_scale", "rest_lost", "order", "closer")
+ARRAYS = ("mean", "centre", "leading", "back", "rest", "rest_scale", "rest_lost", "order", "closer")
 
 
 class TensorReader(Protocol):
@@ -31,7 +31,7 @@ def tensors_of(blocks: Blocks) -> dict[str, Array | None]:
 def record_of(blocks: Blocks) -> dict[str, Any]:
     """The numbers."""
     return {
-        "look": blocks.look,
+        "boxed": blocks.boxed,
         "edges": list(blocks.edges),
         "levels": [[level.codes, level.lengths] for level in blocks.levels],
         "shared": list(blocks.shared),
@@ -46,12 +46,12 @@ def record_of(blocks: Blocks) -> dict[str, Any]:
 
 def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: int) -> Blocks:
     """What :func:`tensors_of` and :func:`record_of` said. ``half``: whether the rotation is float16. Else a ValueError."""
-    look, edges = count_of(record["look"], dim), tuple(count_of(edge, dim) for edge in record["edges"])
-    if not 1 <= len(edges) <= MOST_EDGES or edges[0] != look or edges[-1] != dim or list(edges) != sorted(set(edges)):
+    boxed, edges = count_of(record["boxed"], dim), tuple(count_of(edge, dim) for edge in record["edges"])
+    if not 1 <= len(edges) <= MOST_EDGES or edges[0] != boxed or edges[-1] != dim or list(edges) != sorted(set(edges)):
         raise ValueError(f"blocks have the edges {edges}")
     turn = np.float16 if half else np.float32
-    head = _sound(tensor(NAME + "head", turn, (None, dim)), "head")
-    width = len(head)
+    leading = _sound(tensor(NAME + "leading", turn, (None, dim)), "leading")
+    width = len(leading)
     behind = sum(edge >= width for edge in edges[:-1])
     rest = -(-(dim - width) // NEIGHBOURS) * NEIGHBOURS
     more: dict[str, Any] = dict.fromkeys(("back", "rest", "rest_scale", "rest_lost"))
@@ -66,13 +66,13 @@ def read_blocks(record: Any, tensor: TensorReader, half: bool, vocab: int, dim: 
     _check_order(order, vocab)
     levels = _levels(record["levels"], tensor, order)
     closer = None
-    if width > look:
+    if width > boxed:
         lengths = sum(edge >= width for edge in edges)
-        closer = tensor(NAME + "closer", np.uint8, (len(order), width - look + lengths + 8))
+        closer = tensor(NAME + "closer", np.uint8, (len(order), width - boxed + lengths + 8))
         _check_numbers(closer[:, -8:], "closer")
     mean, centre = (_sound(tensor(NAME + name, np.float64, (dim,)), name) for name in ("mean", "centre"))
     return Blocks(
-        mean, centre, head, look=look, edges=edges, order=order, levels=levels, closer=closer,
+        mean, centre, leading, boxed=boxed, edges=edges, order=order, levels=levels, closer=closer,
         shared=_factors(record["shared"]), closer_shared=_factors(record["closer_shared"]),
         max_batch=count_of(record["max_batch"], MOST_BATCH), max_k=count_of(record["max_k"], vocab),
         max_k_of_batches=count_of(record["max_k_of_batches"], vocab),

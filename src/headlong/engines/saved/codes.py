@@ -9,7 +9,7 @@ import numpy as np
 
 from headlong.arrays import Array
 from headlong.engines.saved.record import count_of, length_of
-from headlong.plan import CLASS_BLOCK, CODE_BITS, GROUP, Codes, Segment, TileLayout, out_of_range, tiles_out_of_range
+from headlong.plan import CODE_BITS, GROUP, TILE, Codes, Segment, TileLayout, out_of_range, tiles_out_of_range
 
 NAMES = ("tiles", "mean", "centre", "rotation", "bounds")
 MOST_SEGMENTS = 16
@@ -42,7 +42,7 @@ def read_codes(record: Any, tensor: Callable[..., Any], vocab: int, dim: int) ->
     bounds = tensor("plan.codes.bounds", np.float64, (len(segments), 4))
     mean, centre = (tensor(f"plan.codes.{name}", np.float64, (dim,)) for name in ("mean", "centre"))
     rotation = tensor("plan.codes.rotation", np.float32, (panels, dim, GROUP))
-    tiles = tensor("plan.codes.tiles", np.uint8, (-(-vocab // CLASS_BLOCK), TileLayout.of(segments).bytes))
+    tiles = tensor("plan.codes.tiles", np.uint8, (-(-vocab // TILE), TileLayout.of(segments).bytes))
     found = Codes(tiles, mean, centre, rotation, segments, bounds, length_of(record["lost"]), length_of(record["most_base"]))
     if fault := out_of_range(found) or tiles_out_of_range(found, vocab):
         raise ValueError(f"codes: {fault}")

@@ -152,8 +152,8 @@ class _Record:
         record = self.data["blocks"]
         if record is None:
             return None
-        head = self.file.tensors.get("plan.blocks.head")
-        return read_blocks(record, self._tensor, head is not None and head.dtype == "F16", layer.vocab, layer.dim)
+        leading = self.file.tensors.get("plan.blocks.leading")
+        return read_blocks(record, self._tensor, leading is not None and leading.dtype == "F16", layer.vocab, layer.dim)
 
     def _numbers(self, name: str, shape: tuple[int | None, ...], least: float = -FLOAT32_MAX) -> Any:
         """A float32 tensor of finite numbers, none below ``least``."""
