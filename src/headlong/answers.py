@@ -141,6 +141,15 @@ class Entropy(View):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Expected(View):
+    """``sum_i p_i v_i`` of given class values ``v`` and how far off it may be, ``[batch]`` each, and the cost."""
+
+    value: Array
+    error: Array
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Certificate(View):
     """The k best classes from somebody's scores: ``ids, logits [batch, k]``, best first; unpacks as these.
 

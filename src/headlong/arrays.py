@@ -159,7 +159,7 @@ def answer_like(answer: Given, value: object) -> Given:
     return answer if kind_of(value) == "numpy" else _as_torch(answer)
 
 
-BOUNDED = ("log_probs", "lse", "entropy", "kept")
+BOUNDED = ("log_probs", "lse", "entropy", "value", "kept")
 """Fields of answers that are within ``error``, and have the precision that came in."""
 
 

@@ -95,6 +95,7 @@ class Adapting:
     lse = teaching(Engine.lse)
     sample = teaching(Engine.sample)
     entropy = passing(Engine.entropy)
+    expected = passing(Engine.expected)
     ranked = passing(Engine.ranked)
     at_temperature = passing(Engine.at_temperature)
     save = passing(Engine.save)

@@ -24,10 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.answers import Answer, Cost, Entropy
-from headlong.arrays import answer_as
+from headlong.answers import Answer, Cost
 from headlong.dtypes import UNIT, Doubles
-from headlong.engines.arguments import check_told
 from headlong.engines.contract import Verbs
 from headlong.engines.few_allowed_classes import ListedClasses, answered, by_classes_left, listed, listed_classes
 from headlong.engines.method import EngineParts, Method, option_names
@@ -84,7 +82,7 @@ class Engine(Verbs):
         self.rows, self.reader = rows, own or reader_of(layer, plan, norms, rows, about, level)
         self._takes_callers = self.reader if isinstance(self.reader, native.NativeReader) else None
         self.draws_whole = self._takes_callers is not None and plan.preview is None
-        self._has_entropies = self._takes_callers is not None and plan.codes is not None
+        self.reads_entropies = self._takes_callers is not None and plan.codes is not None
     @property
     def options(self) -> dict[str, Any]:
         """The method's options, by name, as compiled: those that were given, and the others' defaults."""
@@ -108,20 +106,6 @@ class Engine(Verbs):
         classes, rows = listed_classes(ids, scored.logits, self.layer.link), (ids >= 0).sum(axis=1)
         cost = Cost(rows, rows * float(self.layer.row_bytes), np.zeros(len(rows), bool), f"rows/{self.reader.isa}")
         return answered(question, classes, partial(self._rounding, hidden, classes), cost)
-
-    def entropy(
-        self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False
-    ) -> Entropy:
-        if moments or not self._has_entropies:
-            return super().entropy(hidden, eps=eps, allowed=allowed, exclude=exclude, moments=moments)
-        check_told("entropy", eps, self.promise)
-        question = Question("functional", eps=eps)
-        found = self._shown(Entropy, hidden, question, allowed, exclude)
-        if found is not None:
-            return found
-        call = self._asked(hidden, allowed, exclude)
-        a = self.ask(call.hidden, question._replace(eps=self._aim(eps, call.form), mask=call.mask))
-        return answer_as(Entropy(a.value, a.error, a.lse, a.cost), call.form)
 
     def scanned_entropy(self, hidden: Doubles, mask: Mask) -> Answer | None:
         if not isinstance(self.rows, native.NativeReader):

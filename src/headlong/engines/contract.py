@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from headlong.answers import Certificate, Cost, Entropy, LogProb, Lse, Sample, TopK
+from headlong.answers import Certificate, Cost, Entropy, Expected, LogProb, Lse, Sample, TopK
 from headlong.arrays import Form, answer_as, as_numpy, form_of, ids64, to_host
-from headlong.engines import draws
+from headlong.engines import draws, functionals
 from headlong.engines.arguments import (
     Asked,
     aimed,
@@ -39,7 +39,6 @@ from headlong.engines.arguments import (
 from headlong.engines.certificate import certify
 from headlong.engines.class_masks import check_some_left, class_mask
 from headlong.engines.draws import rules_of
-from headlong.engines.entropy import entropy
 from headlong.engines.kind import Kind
 from headlong.engines.promise_failures import Check, Progress, check
 from headlong.engines.ranked import ranked
@@ -221,8 +220,31 @@ class Verbs(Kind):
         ``moments``  also ``variance = sum_i p_i (log p_i + H)^2``, the varentropy, within ``variance_error``: a full scan of
                      every row in float64, many times the time of the entropy alone
         """
+        check_told("entropy", eps, self.promise)
+        by_reader, question = self.reads_entropies and not flag(moments, "moments"), Question("functional", 0, None, eps)
         self.check_weights()
-        return entropy(self, hidden, eps, allowed, exclude, flag(moments, "moments"))
+        if by_reader and (found := self._shown(Entropy, hidden, question, allowed, exclude)) is not None:
+            return found
+        call = self._asked(hidden, allowed, exclude)
+        aim = self._aim(eps, call.form) if eps != math.inf else eps
+        if not by_reader:
+            return functionals.entropy(self, call, aim, moments)
+        a = self.ask(call.hidden, question._replace(eps=aim, mask=call.mask))
+        return answer_as(Entropy(a.value, a.error, a.lse, a.cost), call.form)
+
+    def expected(
+        self, hidden: Any, values: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None
+    ) -> Expected:
+        """``sum_i p_i values_i`` of each row: the mean of ``values [vocab]``, a number of every class, under the distribution.
+
+        ``eps``  how far it may be off, in halves of the range of the values (None: what is promised of log-probabilities); rows
+                 whose mass is spread over many classes are scanned in full, and ``cost.dense`` says so
+        """
+        check_told("expected", eps, self.promise)
+        self.check_weights()
+        call = self._asked(hidden, allowed, exclude)
+        numbers = functionals.class_values(values, self.layer.vocab)
+        return functionals.expected(self, call, numbers, self._aim(eps, call.form) if eps != math.inf else eps)
 
     def ranked(
         self,

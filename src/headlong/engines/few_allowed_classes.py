@@ -89,9 +89,13 @@ def answered(
     """The answer from all classes there are; ``rounding(lse)``: how far off a normaliser is, to which ``logit_error`` is added
     for log-probabilities."""
     temperature = question.temperature if question.filters is None else question.filters.temperature
-    exponents = classes.exponents / np.reshape(temperature, (-1, 1))
+    exponents = classes.exponents
+    if isinstance(temperature, np.ndarray) or temperature != 1:
+        exponents = exponents / np.reshape(temperature, (-1, 1))
     lse = lse_of(exponents)
-    error = rounding(lse) * np.maximum(1.0, 1.0 / np.asarray(temperature))
+    error = rounding(lse)
+    if exponents is not classes.exponents:
+        error = error * np.maximum(1.0, 1.0 / np.asarray(temperature))
     whole = Answer(lse=lse, error=error, rows=cost.rows, bytes=cost.bytes, full=cost.dense, path=cost.path)
     if question.verb == "best":
         logits, ids, best = topk_of(classes, question.k)

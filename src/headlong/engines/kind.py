@@ -54,6 +54,8 @@ class Kind(ABC):
     """Whether the reader draws each row by a rule of its own, and says log-probabilities."""
     reads_every_logit: ClassVar[bool] = False
     """Whether ``every_logit`` gives all classes of a row sooner than ``topk`` an eighth of them."""
+    reads_entropies: bool = False
+    """Whether the reader answers the entropy by itself."""
     _takes_callers: NativeReader | None = None
     """The native reader, which takes a caller's arrays as they come, where a kind has that."""
     _watch: WrittenTo | None = None
