@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from bounded import around_tastes, clustered
+from bounded import clustered
 from children import in_limits
 from headlong import native
 from headlong.answers import named_fields
@@ -52,7 +52,7 @@ def alike(size: float) -> Callable[[int, int], tuple[Layer, np.ndarray]]:
 @pytest.mark.one_of("link")
 @pytest.mark.parametrize("link", [hl.Affine(1.0), hl.SoftCap(20.0)])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("of", [clustered, around_tastes, alike(1.0), alike(0.0)], ids=["centres", "tastes", "equal", "zeros"])
+@pytest.mark.parametrize("of", [clustered, alike(1.0), alike(0.0)], ids=["centres", "equal", "zeros"])
 def test_a_row_does_not_know_its_batch(of: Any, way: str, link: Any) -> None:
     layer, hidden = of(3000, 40)
     rows = np.concatenate([hidden.astype(np.float64) * 3, np.zeros((2, 40))])

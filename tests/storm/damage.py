@@ -39,7 +39,7 @@ from cases import MAKERS, Wanted, build_structured  # noqa: E402
 from storm import SANITIZED  # noqa: E402
 
 import headlong as hl  # noqa: E402
-from bounded import FORMS, always  # noqa: E402
+from bounded import always, boxes, clustered  # noqa: E402
 from fuzz_readers import changed  # noqa: E402
 from headlong.engines.contract import Changeable  # noqa: E402
 from headlong.errors import HeadlongError  # noqa: E402
@@ -79,14 +79,13 @@ def engines(rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
     yield "packed", hl.compile(hl.Layer(PackedRows(rows, INT8, DIM)), "codes", threads=1)
     link = hl.Table(-50.0, 50.0, np.linspace(-9.0, 9.0, 9), 0.1, 0.1)
     yield "table", hl.compile(hl.Layer(weight[:130].astype(ml_dtypes.bfloat16), link=link), "codes", threads=1)
-    for form, (made, blocks) in FORMS.items():
-        for dim in (24, 100):  # with all coordinates in the head, and with a rest
-            some, hidden = made(1_500, dim)
-            if (found := blocks(some, hidden)) is not None:
-                plain = hl.compile(some, "codes", threads=1, delta=0.0, blocks=False)
-                yield f"{form}{dim}", always(plain, found, threads=1)
-                if form == "boxes" and dim == 24:
-                    yield "changed boxes", always(plain, found, threads=1).with_rows(some.weight[:40]).without([5, 1_510])
+    for dim in (24, 100):  # with leading coordinates alone, and with a rest
+        some, hidden = clustered(1_500, dim)
+        plain = hl.compile(some, "codes", threads=1, delta=0.0, blocks=False)
+        engine = always(plain, boxes(some, hidden), threads=1)
+        yield f"boxes{dim}", engine
+        if dim == 24:
+            yield "changed boxes", engine.with_rows(some.weight[:40]).without([5, 1_510])
     for kind in MAKERS:
         wanted = Wanted(600, 32, 3.0, np.float32, rng.standard_normal((64, 32)), rng)
         structured = build_structured(kind, wanted)[0]

@@ -33,7 +33,6 @@ from cases import (  # noqa: E402
     Oracle,
     Reference,
     Wanted,
-    around_tastes,
     build_structured,
 )
 
@@ -77,7 +76,6 @@ class Soak:
                 path = folder / f"{number}-{len(self.asked)}.safetensors"
                 hl.compile(layer, method, threads=2, **options).save(path)
                 self.asked.append((path, dim, matrix(layer)))
-        self.asked.append(tastes(folder / "tastes.safetensors", rng))
         for kind in MAKERS:
             wanted = Wanted(900, 32, 3.0, np.float32, rng.standard_normal((64, 32)), rng)
             structured, oracle = build_structured(kind, wanted)
@@ -225,16 +223,6 @@ class Soak:
             "plans adapted": self.plans + self.adapting.adapted, "faults": self.faults[:20],
             "mebibytes": [size >> 20 for size in self.memory],
         }  # fmt: skip
-
-
-def tastes(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:
-    """An engine with blocks, of classes that point the same way."""
-    weight, near = around_tastes(5_000, 48, rng)
-    layer = hl.Layer(weight.astype(np.float32))
-    engine = hl.compile(layer, "codes", blocks=True, calibration=near(600), threads=2)
-    assert engine.plan.blocks is not None
-    engine.save(path)
-    return path, layer.dim, matrix(layer)
 
 
 def changed(path: Path, rng: np.random.Generator) -> tuple[Path, int, Oracle]:

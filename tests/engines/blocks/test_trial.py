@@ -252,27 +252,22 @@ def searching() -> tuple[Engine, np.ndarray]:
     return made, hidden[400:464]
 
 
-SHARES = {
-    "for as many classes as a search is sooner": ([0.5] * 3, [0.5] * 3, [0.5] * 3, [0.99] * 3),
-    "for fewer of them in a batch": ([0.5] * 3, [0.5, 0.5, 2], [0.5, 0.5, 2], [2, 0.5, 0.5]),
-    "and alone": ([0.5] * 3, [0.5, 2, 2], [2, 0.5, 0.5]),
-    "or never": ([1.0, 0.5, 0.5],),
-}  # fmt: skip
-"""Of the time of what is behind, that a search takes: for 1, 16, 64, 256 classes, of 1, 2 and 8 queries."""
-LIMITS = {
-    "for as many classes as a search is sooner": (64, EVERY, 64),
-    "for fewer of them in a batch": (64, 2, 1),
-    "and alone": (16, 1, 1),
-    "or never": None,
+SOON, LATE = [0.5] * 3, [2, 0.5, 0.5]
+TIMED = {
+    "for as many classes as a search is sooner": ((SOON, SOON, SOON, [0.99] * 3), (64, EVERY, 64)),
+    "for fewer of them in a batch": ((SOON, [0.5, 0.5, 2], [0.5, 0.5, 2], LATE), (64, 2, 1)),
+    "and alone": ((SOON, [0.5, 2, 2], LATE), (16, 1, 1)),
+    "or never": (([1.0, 0.5, 0.5],), None),
 }
+"""The share that a search takes of the time of what is behind, for 1, 16, 64, 256 classes, of 1, 2 and 8 queries; limits."""
 
 
 @pytest.mark.skipif(native.isa() == native.REFERENCE, reason="the reference has no blocks")
-@pytest.mark.parametrize("case", SHARES)
-def test_blocks_answer_what_the_clock_finds_them_sooner_for(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("shares", "limits"), TIMED.values(), ids=TIMED)
+def test_blocks_answer_what_the_clock_finds_them_sooner_for(shares: Any, limits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict follows the times: here they are planted."""
     engine, vectors = searching()
-    left = iter(SHARES[case])
+    left = iter(shares)
 
     def planted(asks: Any, vectors: Array, batches: Any) -> np.ndarray:
         return np.array([np.ones(len(batches)), (next(left) if len(batches) == 3 else [0.5, 0.99])[: len(batches)]])
@@ -281,10 +276,10 @@ def test_blocks_answer_what_the_clock_finds_them_sooner_for(case: str, monkeypat
     assert engine.plan.blocks is not None
     found = limited(engine.plan, engine.layer, engine.plan.blocks, vectors.astype(float), 1, Promise(math.inf, 0.0)).blocks
     assert next(left, None) is None
-    if LIMITS[case] is None:
+    if limits is None:
         assert found is None
         return
-    assert found is not None and (found.max_k, found.max_batch, found.max_k_of_batches) == LIMITS[case]
+    assert found is not None and (found.max_k, found.max_batch, found.max_k_of_batches) == limits
     assert not found.samples  # of two draws at once they are hardly sooner
     few = min(16, found.max_k)
     always = engine.with_plan(engine.plan, engine.promise, "")
