@@ -131,38 +131,47 @@ def at(record: Run, batch: int, name: str) -> Run:
     return next(row for row in record["rows"] if row["batch"] == batch and row["contestant"] == name)
 
 
-STEPS = ("greedy", "top_p 0.95")
+STEPS = ("greedy", "top_p 0.95", "top_p 0.95, temperature 0.8")
 """The kinds of a step that the first page shows."""
 
 
+def real_models() -> list[Run]:
+    """What ``headlong bench --gguf`` and ``gguf_models.py real`` kept: models of random weights have a table of their own."""
+    found = [stored(file.stem) or {} for file in sorted((ROOT / "results").glob("gguf-*.json"))]
+    return [run for run in found if "runs" in run and "shape" not in run]
+
+
+def instructions(made: Run) -> str:
+    """What codes are multiplied by: the line between the processors of the runs."""
+    return "AVX-512" if "avx512_vnni" in made["isa"] else "AVX2" if "avx2" in made["isa"] else " ".join(made["isa"])
+
+
 def whole_steps() -> str:
-    """Whole steps of language models, a token each: the model as it is, in its fastest form, and with our head."""
+    """Whole steps of language models, a token each: the model as it is, and with our head."""
     rows, said = [], dict[str, None]()
-    for file in sorted((ROOT / "results").glob("gguf-*.json")):
-        found = stored(file.stem) or {}
-        if "runs" not in found or "shape" in found:  # random weights have a table of their own
-            continue
+    for found in real_models():
         said[machine(found["environment"])] = None
         for entry in found["runs"]:
             if entry["sequences"] == 1 and entry["sampler"] in STEPS:
                 theirs, ours, ratio = medians(entry)
                 model = re.sub(r"\.gguf$", "", found["model"])
-                rows.append((model, f"llama.cpp, {entry['sampler']}", f"{theirs:.1f} ms", f"{ours:.1f} ms", times(ratio)))
+                cells = (instructions(found["environment"]), f"{theirs:.1f} ms", f"{ours:.1f} ms", times(ratio))
+                rows.append((model, f"llama.cpp, {entry['sampler']}", *cells))
     for run in runs("transformers", "decode step").values():
         said[machine(run["environment"])] = None
         for step in STEPS:
             ending = f", {step}"
             each = {row["what"].removesuffix(ending): row["ms"] for row in run["rows"] if row["what"].endswith(ending)}
-            ours = each.pop("transformers, headlong", None)
-            stock = min((name for name in each if name.startswith("transformers")), key=each.__getitem__, default=None)
-            if ours is None or stock is None:
-                continue
-            model, form = run["layer"]["about"].removesuffix(", whole steps"), stock.partition(", ")[2]
-            cells = (f"{each[stock]:.1f} ms ({form})", f"{ours:.1f} ms", times(each[stock] / ours))
-            rows.append((model, f"transformers, {step}", *cells))
+            for form in ("transformers, float32", "transformers, bfloat16"):
+                ours = each.get(f"{form}, headlong", each.get("transformers, headlong") if "float32" in form else None)
+                if ours is None or form not in each:
+                    continue
+                model = run["layer"]["about"].removesuffix(", whole steps")
+                cells = (instructions(run["environment"]), f"{each[form]:.1f} ms", f"{ours:.1f} ms", times(each[form] / ours))
+                rows.append((model, f"{form}, {step}", *cells))
     if not rows:
-        return missing("decode_step.py --tokens 32 --json results/transformers.json")
-    titles = ("model", "decoded by", "a token, as it is", "with headlong", "faster")
+        return missing("decode_step.py --json results/transformers.json")
+    titles = ("model", "decoded by", "processor", "a token, as it is", "with headlong", "faster")
     caption = f"One sequence. On llama.cpp the factor is the median of ratios of turns side by side. {' '.join(said)}"
     return markdown(ReportTable("", titles, tuple(rows), caption))
 
@@ -178,6 +187,34 @@ def factor() -> str:
         each.append(f"{name}: {expected(row).partition(': ')[2]}")
     about = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}, one query, over the fastest dense product"
     return f"{about} (below 1× that one is faster): {'; '.join(each)}. {machine(found['environment'])}"
+
+
+EIGHT, FOUR = ("torch int8", "torch int8 dynamic", FEW_BITS[-1]), FEW_BITS[:-1]
+
+
+def head() -> str:
+    """For the first page: one query of a language model's head by products as people have them, the fastest of eight bits and
+    of four, and ours; then the batch where ours lose most."""
+    found = runs("beside", "dense products").get(LANGUAGE_MODEL)
+    if found is None:
+        return missing(f"dense_products.py --layer {LANGUAGE_MODEL}")
+    record, rows = complete(found), []
+    there = {(row["batch"], row["contestant"]): row for row in record["rows"]}
+    few = [[there[1, name] for name in names if (1, name) in there] for names in (EIGHT, FOUR)]
+    shown = [there[1, name] for name in ("torch fp32", "torch bf16")]
+    shown += [min(some, key=lambda row: row["cold"]["us"]) for some in few if some]
+    shown += [there[1, name] for name in ("headlong", OURS, IDS)]
+    lost = [row for row in record["rows"] if row["contestant"] in ("headlong", OURS) and row["cold"]["x"] is not None]
+    shown.append(min(lost, key=lambda row: row["cold"]["x"]))
+    for row in shown:
+        cells = (micros(row["cold"]["us"]), times(row["cold"]["x"]), micros(row["loop"]["us"]), times(row["loop"]["x"]))
+        rows.append((row["contestant"], f"{row['batch']:,}", *cells, percent(row["same"])))
+    layer = record["layer"]
+    size = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}"
+    said = "a query; × the fastest product of as many at once; the last row is our worst"
+    caption = f"{size}; {said}. {machine(record['environment'])}"
+    titles = ("read by", "at once", "after other layers", "×", "in a loop", "×", "of the best ten right")
+    return markdown(ReportTable("", titles, tuple(rows), caption))
 
 
 def which() -> str:
@@ -343,11 +380,13 @@ def llama_families() -> str:
     return ", ".join(f"`{family}`" for family in families) + "."
 
 
-def llama_smollm2() -> str:
-    found = stored("gguf-smollm2")
-    if found is None:
-        return "No committed run yet: `headlong bench --gguf MODEL.gguf -o results/gguf-smollm2.json`."
-    return markdown(decoding(found)._replace(title=""))
+def llama_models() -> str:
+    """Every real model, all samplers."""
+    parts = []
+    for found in real_models():
+        title = f"**{re.sub(r'.gguf$', '', found['model'])}**, {instructions(found['environment'])}:"
+        parts.append(f"{title}\n\n{markdown(decoding(found)._replace(title=''))}")
+    return "\n\n".join(parts) or missing("gguf_models.py real NAME results/gguf-NAME.json")
 
 
 def llama_shapes() -> str:
@@ -539,8 +578,8 @@ def _sentence(text: str) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "api-names": api_names,
-    "whole-steps": whole_steps, "factor": factor, "which": which, "reference": reference,
-    "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-smollm2": llama_smollm2,
+    "whole-steps": whole_steps, "head": head, "factor": factor, "which": which, "reference": reference,
+    "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-models": llama_models,
     "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "llama-kld": llama_kld, "llama-tasks": llama_tasks,
     "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip

@@ -22,9 +22,18 @@ def decoding(record: Mapping[str, Any]) -> ReportTable:
     words = [
         f"{record['tokens']} tokens a turn, medians of {len(record['runs'][0]['seconds']['headlong'])} turns",
         "the factor is the median of ratios of turns side by side",
-        f"greedy tokens that are the same: {same}" if same else "", parts, machine(record["environment"]),
+        f"greedy tokens that are the same: {same}" if same else "", in_float64(record), parts, machine(record["environment"]),
     ]  # fmt: skip
     return ReportTable(record["model"], COLUMNS, tuple(rows), "; ".join(word for word in words if word))
+
+
+def in_float64(record: Mapping[str, Any]) -> str:
+    """How many of our greedy tokens a float64 product of the same hidden vectors gives, too."""
+    each = [(entry["float64"], entry["steps"]) for entry in record["runs"] if "float64" in entry]
+    if not each:
+        return ""
+    equal, all_of_them = (sum(part) for part in zip(*each, strict=True))
+    return f"ours that are those of a float64 product of the same hidden vectors: {equal} of {all_of_them}"
 
 
 def medians(entry: Mapping[str, Any]) -> tuple[float, float, float]:
