@@ -163,11 +163,13 @@ def whole_steps() -> str:
             ending = f", {step}"
             each = {row["what"].removesuffix(ending): row["ms"] for row in run["rows"] if row["what"].endswith(ending)}
             for form in ("transformers, float32", "transformers, bfloat16"):
-                ours = each.get(f"{form}, headlong", each.get("transformers, headlong") if "float32" in form else None)
+                ours, note = each.get(f"{form}, headlong"), ""
+                if ours is None:  # of a run in which ours was in float32 alone
+                    ours, note = each.get("transformers, headlong"), " (float32)"
                 if ours is None or form not in each:
                     continue
                 model = run["layer"]["about"].removesuffix(", whole steps")
-                cells = (instructions(run["environment"]), f"{each[form]:.1f} ms", f"{ours:.1f} ms", times(each[form] / ours))
+                cells = (instructions(run["environment"]), f"{each[form]:.1f} ms", f"{ours:.1f} ms{note}", times(each[form] / ours))
                 rows.append((model, f"{form}, {step}", *cells))
     if not rows:
         return missing("decode_step.py --json results/transformers.json")
