@@ -169,8 +169,8 @@ def whole_steps() -> str:
                 if ours is None or form not in each:
                     continue
                 model = run["layer"]["about"].removesuffix(", whole steps")
-                cells = (instructions(run["environment"]), f"{each[form]:.1f} ms", f"{ours:.1f} ms{note}", times(each[form] / ours))
-                rows.append((model, f"{form}, {step}", *cells))
+                both = f"{each[form]:.1f} ms", f"{ours:.1f} ms{note}", times(each[form] / ours)
+                rows.append((model, f"{form}, {step}", instructions(run["environment"]), *both))
     if not rows:
         return missing("decode_step.py --json results/transformers.json")
     titles = ("model", "decoded by", "processor", "a token, as it is", "with headlong", "faster")
