@@ -41,7 +41,8 @@ from storm import SANITIZED  # noqa: E402
 import headlong as hl  # noqa: E402
 from bounded import always, boxes, clustered  # noqa: E402
 from fuzz_readers import changed  # noqa: E402
-from headlong.engines.contract import Changeable  # noqa: E402
+from headlong.engines.base import Engine  # noqa: E402
+from headlong.engines.changed import Changed  # noqa: E402
 from headlong.errors import HeadlongError  # noqa: E402
 from headlong.packed_rows import INT8, PackedRows, width  # noqa: E402
 from headlong.store import checksum, open_file, write_file  # noqa: E402
@@ -174,7 +175,7 @@ def asked(path: Path, verify: bool) -> str:
         if not hasattr(engine, "topk"):
             engine = hl.compile(engine, "full" if isinstance(engine, hl.Layer) else "auto", threads=1)
         every_verb(engine)
-        if isinstance(engine, Changeable):
+        if isinstance(engine, Engine | Changed):
             settled = getattr(engine, "settled", engine).layer
             every_verb(engine.with_rows(settled.weight[:2]).without([1]))
         engine.save(path.with_name("again"))
