@@ -72,6 +72,6 @@ struct Looks {
     int64_t (*closer_of)(const uint8_t* records, const RecordShape& shape, const LookQuery& query, float tau, const OpenClasses& of, int64_t count);
 };
 
-constexpr int64_t kSpread = 4 * kNeighbours;  // columns of a tile; native/executors.py makes them
+constexpr int64_t kSpread = 4 * kNeighbours;  // columns of a tile; native/readers.py makes them
 
 }  // namespace headlong

@@ -7,7 +7,7 @@
 namespace headlong {
 namespace {
 
-constexpr int64_t kStrip = 32;  // columns of a rotation that lie together; native/executors.py lays them out
+constexpr int64_t kStrip = 32;  // columns of a rotation that lie together; native/readers.py lays them out
 
 // Four sums side by side: one alone waits for every addition.
 template <typename Get>
