@@ -125,11 +125,6 @@ def basis_of(mean: Doubles, centre: Doubles, rotation: Halves | Floats, scale: f
     return Basis(mean, centre, rotation, np.ascontiguousarray(back), lost, scale)
 
 
-def pieces(weight: Array) -> Iterator[tuple[slice, Doubles]]:
-    """The rows as float64, some whole blocks of classes at a time."""
-    return ((part, weight[part].astype(np.float64)) for part in parts(weight))
-
-
 def parts(weight: Array, rows: int = TILE) -> Iterator[slice]:
     """Runs of ``rows`` rows, whole blocks of classes, and of as many such as have :data:`PIECE` numbers."""
     step = max(1, PIECE // (rows * weight.shape[1])) * rows
