@@ -49,9 +49,10 @@ def by_classes_left(hidden: Doubles, question: Question, vocab: int, few: Ask, m
     """
     if question.mask is None:
         return many(hidden, question)
-    counts = np.array([one if few_enough(one, vocab) else -1 for one in all_left(question.mask)])
-    if not len(counts) or (counts == counts[0]).all():
-        return (few if len(counts) and counts[0] >= 0 else many)(hidden, question)
+    each = [one if few_enough(one, vocab) else -1 for one in all_left(question.mask)]
+    if len(set(each)) <= 1:
+        return (few if each and each[0] >= 0 else many)(hidden, question)
+    counts = np.array(each)
     filters = question.filters
     follow = filters is not None and not isinstance(filters.seed, np.ndarray)  # rows that count up stay together
     order = np.arange(len(counts)) if follow else np.argsort(counts, kind="stable")
