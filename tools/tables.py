@@ -40,7 +40,7 @@ from headlong.report.tables import machine as machine_words  # noqa: E402
 from studies.pages import BLOCKS as STUDIES  # noqa: E402
 
 Run = Mapping[str, Any]
-HEADS = ("gemma", "qwen")
+HEADS = ("smollm2", "gemma", "qwen")
 """Of language models: no product of few bits may be missing there."""
 LANGUAGE_MODEL, OURS, IDS = "smollm2", "headlong, calibrated", "headlong, calibrated, ids only"
 SHOWN = ("contestant", "cold.us", "loop.us", "same", "worst")
