@@ -132,6 +132,7 @@ def at(record: Run, batch: int, name: str) -> Run:
 
 
 STEPS = ("greedy", "top_p 0.95", "top_p 0.95, temperature 0.8")
+FIRST_STEPS = tuple(step for step in STEPS if "temperature" not in step)  # of the first page
 """The kinds of a step that the first page shows."""
 
 
@@ -152,14 +153,14 @@ def whole_steps() -> str:
     for found in real_models():
         said[machine(found["environment"])] = None
         for entry in found["runs"]:
-            if entry["sequences"] == 1 and entry["sampler"] in STEPS:
+            if entry["sequences"] == 1 and entry["sampler"] in FIRST_STEPS:
                 theirs, ours, ratio = medians(entry)
                 model = re.sub(r"\.gguf$", "", found["model"])
                 cells = (instructions(found["environment"]), f"{theirs:.1f} ms", f"{ours:.1f} ms", times(ratio))
                 rows.append((model, f"llama.cpp, {entry['sampler']}", *cells))
     for run in runs("transformers", "decode step").values():
         said[machine(run["environment"])] = None
-        for step in STEPS:
+        for step in FIRST_STEPS:
             ending = f", {step}"
             each = {row["what"].removesuffix(ending): row["ms"] for row in run["rows"] if row["what"].endswith(ending)}
             for form in ("transformers, float32", "transformers, bfloat16"):
