@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 import headlong as hl
 from adversarial import CASES, build
@@ -196,3 +197,19 @@ def test_a_row_is_answered_alone_as_beside_others(kind: str) -> None:
         if norms is not None:
             alike = engine.lse(hidden[one], allowed=ids)
             assert (alike.lse[0], alike.error[0]) == (norms.lse[row], norms.error[row]), (kind, row)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-3, 0.5, 30.0])
+def test_draws_from_few_allowed_classes_say_no_larger_error_than_roundings_make(temperature: float) -> None:
+    """What logits may be off is multiplied by 1 / T once: log-probabilities stay within what is promised at any temperature."""
+    rng = np.random.default_rng(8)
+    layer, hidden = hl.Layer(rng.standard_normal((400, 7)).astype(np.float32)), 80 * rng.standard_normal((20, 7))
+    allowed = np.stack([rng.choice(400, 5, replace=False) for _ in hidden])
+    for name in ("codes", "full"):
+        drawn = hl.compile(layer, name).sample(hidden, 2, seed=4, temperature=temperature, allowed=allowed)
+        exponents = np.take_along_axis(hidden @ layer.weight.T.astype(np.float64), allowed, 1) / temperature
+        likely = np.take_along_axis(hidden @ layer.weight.T.astype(np.float64), drawn.ids, 1) / temperature
+        off = np.abs(drawn.log_probs - (likely - logsumexp(exponents, axis=1)[:, None])).max(axis=1)
+        rounding = 2.0**-48 * np.abs(exponents).max(axis=1)
+        assert (off <= drawn.error + rounding).all()
+        assert (drawn.error <= 1e-3).all()

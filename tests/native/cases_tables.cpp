@@ -21,11 +21,10 @@ std::vector<uint8_t> record_of(Noise& noise, int64_t bytes, int64_t floats) {
 void looked(Check& check) {
     Noise& noise = check.noise();
     const int64_t count = noise.below(70), tails = 1 + noise.below(kMostTails);
-    const std::vector<float> x = noise.floats(count + 1, -1, 1), lengths = noise.floats(tails, 0, 1), ends = noise.floats(kNeighbours, -4, 4);
+    const std::vector<float> x = noise.floats(count + 1, -1, 1), lengths = noise.floats(tails, 0, 1);
     const LookQuery query{x.data(), lengths.data(), noise.uniform(-1, 1), 0x1p-10f};
-    const float end = noise.uniform(-4, 4), tau = noise.uniform(-4, 4);
+    const float tau = noise.uniform(-4, 4);
     const auto block = record_of(noise, (count + tails) * kNeighbours, 3 * kNeighbours), one = record_of(noise, count + tails, 2);
-    const auto ray = record_of(noise, (2 + tails) * kNeighbours, 4), nodes = record_of(noise, tails * kNeighbours, 4 * kNeighbours);
     const int64_t n = kNeighbours * (1 + noise.below(9)), rows = noise.below(40);
     const auto codes = noise.bytes<int8_t>(rows * n, -127, 127);
     const std::vector<float> by_row = noise.floats(rows + 1, -1, 1);
@@ -34,8 +33,6 @@ void looked(Check& check) {
         float est[kNeighbours], upper[kNeighbours], closer = 0.5f;
         const auto written = [&] { put(out, est, kNeighbours), put(out, upper, kNeighbours); };
         put(out, looks.sixteen(block.data(), {count, tails}, query, tau, est, upper)), written();
-        put(out, looks.ray(ray.data(), {2, tails, kRayNumbers}, query, end, tau, est, upper)), written();
-        looks.ray_nodes(nodes.data(), {0, tails, kRayNodeNumbers}, query, ends.data(), upper), written();
         put(out, looks.closer(one.data(), {count, tails}, query, &closer)), put(out, closer);
         std::vector<float> spread(n);
         looks.spread(codes.data(), rows, n, by_row.data(), spread.data());
@@ -62,13 +59,12 @@ void listed(Check& check) {
         put(out, places.data(), kNeighbours), put(out, ends);
     });
     const int64_t count = noise.below(40), tails = 1 + noise.below(kMostTails), groups = n / kNeighbours;
-    const std::vector<float> x = noise.floats(count + 1, -1, 1), lengths = noise.floats(tails, 0, 1), along = noise.floats(groups, -4, 4);
+    const std::vector<float> x = noise.floats(count + 1, -1, 1), lengths = noise.floats(tails, 0, 1);
     const LookQuery query{x.data(), lengths.data(), noise.uniform(-1, 1), 0x1p-10f};
-    const bool rays = noise.below(2) == 0;
     std::vector<uint8_t> records, closer;
     std::vector<int32_t> order;
     for (int32_t g = 0; g < groups; ++g) {
-        const auto more = rays ? record_of(noise, (2 + tails) * kNeighbours, 4) : record_of(noise, (count + tails) * kNeighbours, 3 * kNeighbours);
+        const auto more = record_of(noise, (count + tails) * kNeighbours, 3 * kNeighbours);
         records.insert(records.end(), more.begin(), more.end());
         order.push_back(g);
     }
@@ -76,10 +72,9 @@ void listed(Check& check) {
         const auto more = record_of(noise, count + tails, 2);
         closer.insert(closer.end(), more.begin(), more.end());
     }
-    const auto owner = noise.bytes<uint16_t>(groups, 0, static_cast<int>(groups) - 1), filled = noise.bytes<uint16_t>(groups, 0, 65535);
+    const auto filled = noise.bytes<uint16_t>(groups, 0, 65535);
     const RecordShape one{count, tails};
-    BlockList list{records.data(), rays ? RecordShape{2, tails, kRayNumbers} : one, values.data(), filled.data(), nullptr, rays ? owner.data() : nullptr,
-                   along.data(), closer.data(), one.class_bytes(), order.data(), groups, groups};
+    BlockList list{records.data(), one, values.data(), filled.data(), closer.data(), one.class_bytes(), order.data(), groups, groups};
     check.same("opened", [&](const Level& level, std::vector<uint8_t>& out) {
         std::vector<int32_t> places(most + 2 * kNeighbours);
         std::vector<float> middle(places.size()), top(places.size());

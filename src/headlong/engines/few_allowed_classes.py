@@ -94,9 +94,8 @@ def answered(
     if isinstance(temperature, np.ndarray) or temperature != 1:
         exponents = exponents / np.reshape(temperature, (-1, 1))
     lse = lse_of(exponents)
-    error = rounding(lse)
-    if exponents is not classes.exponents:
-        error = error * np.maximum(1.0, 1.0 / np.asarray(temperature))
+    colder = np.maximum(1.0, 1.0 / np.asarray(temperature))  # what logits may be off grows by that, and so does their size
+    error = rounding(lse / colder) * colder
     whole = Answer(lse=lse, error=error, rows=cost.rows, bytes=cost.bytes, full=cost.dense, path=cost.path)
     if question.verb == "best":
         logits, ids, best = topk_of(classes, question.k)
