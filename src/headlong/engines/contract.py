@@ -221,7 +221,8 @@ class Verbs(Kind):
                      every row in float64, many times the time of the entropy alone
         """
         check_told("entropy", eps, self.promise)
-        by_reader, question = self.reads_entropies and not flag(moments, "moments"), Question("functional", 0, None, eps)
+        moments = flag(moments, "moments")
+        by_reader, question = self.reads_entropies and not moments, Question("functional", 0, None, eps)
         self.check_weights()
         if by_reader and (found := self._shown(Entropy, hidden, question, allowed, exclude)) is not None:
             return found

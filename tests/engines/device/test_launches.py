@@ -89,7 +89,7 @@ def test_every_kernel_compiles_for_a_gpu_and_its_registers_suffice(monkeypatch: 
                     engine.topk(torch.zeros(batch, DIM, dtype=kind), 3, eps=np.inf)
                     call, _ = call_of(engine.matrix, torch.zeros(batch, DIM, dtype=kind), wish=PLAIN)
                     for top_p in (1.0, 0.9):
-                        engine._drawn(call, PLAIN._replace(top_p=top_p))
+                        engine._winners(call, PLAIN._replace(top_p=top_p))
                     engine.matrix.exact(call, given=torch.zeros(batch, VOCAB, dtype=torch.float64), sample=True)
                 for kernel, given, fixed in launches:
                     form = [fixed.get(key) for key in ("WIDEN", "QUERIES", "EXACT", "COLUMNS")]
