@@ -18,8 +18,10 @@ import headlong as hl
 from adversarial import CASES, build
 from headlong import native
 from headlong.engines.class_masks import all_left, class_mask, classes_of
-from headlong.errors import DtypeError, IdError, InputError, ShapeError
+from headlong.engines.few_allowed_classes import ListedClasses, sample_of
+from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, ShapeError
 from headlong.native import arguments
+from headlong.question import Filters
 from oracle import check_topk, check_within, truth
 from structured_layers import made
 
@@ -213,3 +215,10 @@ def test_draws_from_few_allowed_classes_say_no_larger_error_than_roundings_make(
         rounding = 2.0**-48 * np.abs(exponents).max(axis=1)
         assert (off <= drawn.error + rounding).all()
         assert (drawn.error <= 1e-3).all()
+
+
+def test_of_classes_whose_logits_are_no_numbers_none_is_drawn() -> None:
+    """As of a damaged layer that was loaded with verify=False."""
+    listed = ListedClasses(np.array([[1, 4]]), np.full((1, 2), np.nan), np.full((1, 2), np.nan))
+    with pytest.raises(NonFiniteError, match="no logit of row 0 is a number"):
+        sample_of(listed, Filters(1, 1.0, 0, 0.9, 0.0, 3, 0))

@@ -21,6 +21,7 @@ from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.class_masks import all_left, classes_of
 from headlong.engines.reference import gumbel
 from headlong.engines.sampling_filters import kept_count
+from headlong.errors import NonFiniteError
 from headlong.links import Link, evaluated
 from headlong.question import Filters, Question
 
@@ -182,6 +183,11 @@ def sample_of(answer: ListedClasses, filters: Filters) -> tuple[Ids, Doubles, Do
         live = np.flatnonzero(answer.ids[b] >= 0)
         order = live[np.argsort(-answer.logits[b, live], kind="stable")]
         kept = np.sort(order[: kept_count(answer.exponents[b, order] / (1.0 if own.last else own.temperature), own)])
+        if len(kept) == 0:
+            raise NonFiniteError(
+                f"no logit of row {b} is a number, so no class can be drawn: the layer's weights hold NaN or infinity; load the "
+                "file with verify=True"
+            )
         exponents = answer.exponents[b, kept] / own.temperature
         first, score[b] = largest_keys(exponents, answer.ids[b, kept] + own.class0, own, own.row0)
         won[b], drawn[b], mass[b] = kept[first], exponents[first], lse_of(exponents[None])[0]
