@@ -185,8 +185,8 @@ def sample_of(answer: ListedClasses, filters: Filters) -> tuple[Ids, Doubles, Do
         kept = np.sort(order[: kept_count(answer.exponents[b, order] / (1.0 if own.last else own.temperature), own)])
         if len(kept) == 0:
             raise NonFiniteError(
-                f"no logit of row {b} is a number, so no class can be drawn: the layer's weights hold NaN or infinity; load the "
-                "file with verify=True"
+                f"no logit of row {b} is a number, so no class can be drawn: the layer's weights hold NaN or infinity; load "
+                "the file with verify=True"
             )
         exponents = answer.exponents[b, kept] / own.temperature
         first, score[b] = largest_keys(exponents, answer.ids[b, kept] + own.class0, own, own.row0)
