@@ -201,9 +201,13 @@ def test_a_row_is_answered_alone_as_beside_others(kind: str) -> None:
             assert (alike.lse[0], alike.error[0]) == (norms.lse[row], norms.error[row]), (kind, row)
 
 
+@pytest.mark.parametrize("isa", native.levels())
 @pytest.mark.parametrize("temperature", [1e-6, 1e-3, 0.5, 30.0])
-def test_draws_from_few_allowed_classes_say_no_larger_error_than_roundings_make(temperature: float) -> None:
+def test_draws_from_few_allowed_classes_say_no_larger_error_than_roundings_make(
+    temperature: float, isa: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What logits may be off is multiplied by 1 / T once: log-probabilities stay within what is promised at any temperature."""
+    monkeypatch.setenv("HEADLONG_ISA", isa)
     rng = np.random.default_rng(8)
     layer, hidden = hl.Layer(rng.standard_normal((400, 7)).astype(np.float32)), 80 * rng.standard_normal((20, 7))
     allowed = np.stack([rng.choice(400, 5, replace=False) for _ in hidden])
@@ -215,6 +219,7 @@ def test_draws_from_few_allowed_classes_say_no_larger_error_than_roundings_make(
         rounding = 2.0**-48 * np.abs(exponents).max(axis=1)
         assert (off <= drawn.error + rounding).all()
         assert (drawn.error <= 1e-3).all()
+        assert (hl.compile(layer, "full").sample(hidden, 2, seed=4, temperature=temperature).error <= 0.01).all()
 
 
 def test_of_classes_whose_logits_are_no_numbers_none_is_drawn() -> None:

@@ -42,7 +42,8 @@ def normaliser(query: Query, temperature: float = 1.0) -> tuple[float, float]:
     if not math.isfinite(shift):
         return -math.inf, 0.0
     value = shift + math.log(float(np.exp(exponents - shift).sum()))
-    return value, _rounding(query, shift) * max(1.0, 1 / temperature) if query.proves else math.inf
+    colder = max(1.0, 1 / temperature)  # what logits may be off grows by that, and so does their size
+    return value, _rounding(query, shift / colder) * colder if query.proves else math.inf
 
 
 def _rounding(query: Query, shift: float) -> float:
