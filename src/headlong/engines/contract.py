@@ -153,8 +153,8 @@ class Verbs(Kind):
                       drawn at ``temperature``, of which ``log_probs`` and ``kept`` are, too
         ``top_k``     as many as there are classes, or more, keeps all, as in transformers
         ``class0``    the number of the first class, where the layer is a part of a larger one
-        With filters one scan gives the best classes and the normaliser, which decide what is kept; without them the draw and
-        the normaliser are a scan each. With a ``delta`` above 0 either fails for a row with probability at most ``delta``, and
+        With codes one scan gives the draws, the best classes and the normaliser, which decide what is kept; rows or blocks
+        that find a plain draw scan once more for the normaliser. With a ``delta`` above 0 either fails for a row with probability at most ``delta``, and
         such draws are not ``proved``.
         """
         if class0 and not self.may_be_shard:
