@@ -154,7 +154,8 @@ class Verbs(Kind):
         ``top_k``     as many as there are classes, or more, keeps all, as in transformers
         ``class0``    the number of the first class, where the layer is a part of a larger one
         With codes one scan gives the draws, the best classes and the normaliser, which decide what is kept; rows or blocks
-        that find a plain draw scan once more for the normaliser. With a ``delta`` above 0 either fails for a row with probability at most ``delta``, and
+        that find a plain draw scan once more for the normaliser. With a ``delta`` above 0 either fails for a row with
+        probability at most ``delta``, and
         such draws are not ``proved``.
         """
         if class0 and not self.may_be_shard:
