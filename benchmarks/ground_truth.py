@@ -1,19 +1,18 @@
-"""The ground truth of a search beside FAISS's flat index, the recall of indexes, and the least that a proof of their ids takes.
+"""The ground truth of a search beside FAISS's flat index, and the recall of indexes.
 
     python benchmarks/ground_truth.py truth --json results/tables.json
-    python benchmarks/ground_truth.py recall --layers glove --json results/tables.json
-    python benchmarks/ground_truth.py proof --json results/tables.json
+    python benchmarks/ground_truth.py recall --layer glove --json results/tables.json
+    python benchmarks/ground_truth.py recall --layer sentences --json results/tables.json
 
 "truth": the same Parquet files, each way in a process of its own; seconds by the clock and of all processors, the peak of
 memory, and how many rows of ids are the same, or differ only where float32 cannot tell the distances apart.
-"proof": a proof that no id is missing scans what ``topk`` scans, whatever ids it starts from; ``topk`` of one class is
-less than it takes. ``gain``, ``topk`` of ten over that and the graph's own time, is more than a start from its ids could win.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
 import subprocess
@@ -31,7 +30,6 @@ from common.real_layers import load
 from headlong.bench import measure
 
 ITEMS, DIM, QUERIES, K = 1_000_000, 128, 10_000, 100
-LAYERS = ("glove", "catalogue", "gpt", "characters", "smollm2")
 
 
 def written(folder: Path, items: int, queries: int) -> None:
@@ -59,7 +57,7 @@ def flat(folder: Path, threads: int) -> Any:
     items, queries = (files.whole(str(folder / f"{name}.parquet")) for name in ("items", "queries"))
     index = faiss.IndexFlatL2(DIM)
     index.add(items)
-    return index.search(queries[: int(os.environ["FLAT"])], K)[1]
+    return index.search(queries, K)[1]
 
 
 WAYS = {"headlong truth": ours, "FAISS flat, float32": flat}
@@ -82,7 +80,6 @@ def same(folder: Path) -> tuple[float, float]:
 
     items, queries = (files.whole(str(folder / f"{name}.parquet")) for name in ("items", "queries"))
     mine, theirs = (np.load(folder / f"{way}.npy") for way in WAYS)
-    mine = mine[: len(theirs)]
     equal = (mine == theirs).all(axis=1)
     near = equal.copy()
     for row in np.flatnonzero(~equal):
@@ -93,16 +90,15 @@ def same(folder: Path) -> tuple[float, float]:
     return float(equal.mean()), float(near.mean())
 
 
-def truths(threads: int, items: int, queries: int, asked: int) -> list[dict[str, Any]]:
+def truths(threads: int, items: int, queries: int) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         written(Path(folder), items, queries)
         for way in WAYS:
             command = [sys.executable, __file__, "one", "--way", way, "--folder", folder, "--threads", str(threads)]
-            environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "FLAT": str(asked)}
+            environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
             said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-            of = f", the first {asked:,} queries" if way != "headlong truth" and asked < queries else ""
-            rows.append({"what": f"{way}{of}", **json.loads(said)})
+            rows.append({"what": way, **json.loads(said)})
             print(rows[-1], flush=True)  # noqa: T201
         exact, near = same(Path(folder))
     return [row | {"alike": exact, "but for ties": near} for row in rows]
@@ -114,32 +110,6 @@ def processor_seconds(call: Callable[[Any], Any], queries: Any, batch: int) -> t
     started = time.process_time()
     found = [call(queries[start : start + batch]) for start in range(0, len(queries), batch)]
     return (time.process_time() - started) / len(queries), found
-
-
-def proofs(names: list[str]) -> list[dict[str, Any]]:
-    import hnswlib
-
-    import headlong as hl
-
-    rows = []
-    for name in names:
-        layer = load(name)
-        items = np.asarray(layer.layer.weight, np.float32)
-        index = hnswlib.Index(space="ip", dim=items.shape[1])
-        index.init_index(max_elements=len(items), ef_construction=100, M=16, random_seed=0)
-        index.set_num_threads(1)
-        index.add_items(items, num_threads=1)
-        index.set_ef(100)
-        graph, _ = processor_seconds(partial(index.knn_query, k=10, num_threads=1), layer.valid[:500], 500)
-        engine = hl.compile(layer.layer, delta=0.0, log_probs=False, calibration=layer.train, threads=1)
-        for batch in (1, 64):
-            queries = layer.valid[: 64 * batch][:1024]
-            (ten, of_ten), (one, of_one) = (processor_seconds(partial(engine.topk, k=k), queries, batch) for k in (10, 1))
-            read = [sum(float(top.cost.bytes.sum()) for top in found) for found in (of_ten, of_one)]
-            rows.append({"what": layer.about, "batch": batch, "graph": 1e6 * graph, "topk": 1e6 * ten, "least": 1e6 * one,
-                         "gain": ten / (graph + one), "gain, bytes": read[0] / read[1]})  # fmt: skip
-            print(rows[-1], flush=True)  # noqa: T201
-    return rows
 
 
 def recalls(name: str) -> list[dict[str, Any]]:
@@ -173,18 +143,21 @@ def recalls(name: str) -> list[dict[str, Any]]:
         row("headlong, proved", setting, build, lambda x, engine=engine: engine.topk(x, k=10).ids)
     row("FAISS flat", "", 0.0, lambda x: flat_index.search(x, 10)[1])
     quantizer = faiss.IndexFlatIP(items.shape[1])
-    ivf = faiss.IndexIVFFlat(quantizer, items.shape[1], 1024, faiss.METRIC_INNER_PRODUCT)
-    build, _ = built(lambda: (ivf.train(items[::8]), ivf.add(items)))
-    for probes in (1, 8, 64, 256):
+    cells = 1 << round(math.log2(1.6 * math.sqrt(len(items))))
+    ivf = faiss.IndexIVFFlat(quantizer, items.shape[1], cells, faiss.METRIC_INNER_PRODUCT)
+    build, _ = built(lambda: (ivf.train(items[:: max(1, len(items) // 50_000)]), ivf.add(items)))
+    for probes in (1, cells // 128, cells // 16, cells // 4):
         ivf.nprobe = probes
-        row("FAISS IVF1024", f"nprobe {probes}", build, lambda x: ivf.search(x, 10)[1])
+        row(f"FAISS IVF{cells}", f"nprobe {probes}", build, lambda x: ivf.search(x, 10)[1])
     try:
         import scann
 
-        maker = scann.scann_ops_pybind.builder(items, 10, "dot_product").tree(600, 30, training_sample_size=100_000)
+        leaves_of = round(math.sqrt(len(items)))
+        maker = scann.scann_ops_pybind.builder(items, 10, "dot_product")
+        maker = maker.tree(leaves_of, leaves_of // 20, training_sample_size=100_000)
         maker = maker.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(100)
         build, searcher = built(maker.build)
-        for leaves in (10, 50, 200):
+        for leaves in (leaves_of // 60, leaves_of // 12, leaves_of // 3):
             row("ScaNN", f"{leaves} leaves", build, lambda x, leaves=leaves: searcher.search(x[0], leaves_to_search=leaves)[0])
     except ImportError as error:
         print(f"no ScaNN: {error}")  # noqa: T201
@@ -200,12 +173,11 @@ def recalls(name: str) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("table", choices=("truth", "proof", "recall", "one"))
+    parser.add_argument("table", choices=("truth", "recall", "one"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--items", type=int, default=ITEMS)
     parser.add_argument("--queries", type=int, default=QUERIES)
-    parser.add_argument("--flat", type=int, help="queries that FAISS is asked, whose time grows with their number")
-    parser.add_argument("--layers", default=",".join(LAYERS))
+    parser.add_argument("--layer", default="glove")
     parser.add_argument("--way")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--json", help="the file of a page's results")
@@ -215,15 +187,11 @@ def main() -> int:
         one(asked.way, asked.folder, asked.threads)
         return 0
     if asked.table == "truth":
-        found = truths(asked.threads, asked.items, asked.queries, asked.flat or asked.queries)
-        command = f"python benchmarks/ground_truth.py truth{f' --flat {asked.flat}' if asked.flat else ''}"
-        name = f"{asked.items:,} x {DIM}, {asked.queries:,} queries"
-    elif asked.table == "recall":
-        found = recalls(asked.layers.split(",")[0])
-        command, name = f"python benchmarks/ground_truth.py recall --layers {asked.layers}", asked.layers.split(",")[0]
+        found = truths(asked.threads, asked.items, asked.queries)
+        command, name = "python benchmarks/ground_truth.py truth", f"{asked.items:,} x {DIM}, {asked.queries:,} queries"
     else:
-        found = proofs(asked.layers.split(","))
-        command, name = f"python benchmarks/ground_truth.py proof --layers {asked.layers}", "proof"
+        found = recalls(asked.layer)
+        command, name = f"python benchmarks/ground_truth.py recall --layer {asked.layer}", asked.layer
     if asked.json:
         record = {"environment": measure.environment(asked.threads), "load": os.getloadavg()[0], "rows": found}
         measure.keep(asked.json, asked.table, record, name, command)

@@ -479,9 +479,8 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "beams": ("beside", "beams", "beams.py", ("what", "allowed", "batch", "us", "times", "same")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
     "truth": ("tables", "truth", "ground_truth.py truth", ("what", "processors", "bytes", "alike", "but for ties")),
-    "recall": ("tables", "recall", "ground_truth.py recall --layers glove",
+    "recall": ("tables", "recall", "ground_truth.py recall --layer glove",
                ("contestant", "setting", "same", "per second", "build")),
-    "proof": ("tables", "proof", "ground_truth.py proof", ("what", "batch", "topk", "graph", "least", "gain", "gain, bytes")),
     "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "bytes")),
 }  # fmt: skip
 
