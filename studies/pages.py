@@ -11,7 +11,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from studies import papers
 from studies.papers.cells import RESULTS, STUDIES, account, built, counts, lines_of, summary
 from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, beside
 from studies.papers.monotonic_softmax.language_models import STUDIES as MODELS
@@ -112,25 +111,14 @@ def experts() -> str:
     return markdown(("task", "method", "runs", "top-1", "times fewer FLOPs", "target held"), found)
 
 
-def heads() -> str:
-    """How far each head ends from the softmax after six epochs of Penn Treebank, beside the talk's, and what was not run."""
-    trained, shown = rows("ganea2019.ptb"), []
-    for head in MODELS["ptb"].heads:
+def heads(table: str) -> str:
+    """How far each head of a table ends from the softmax, beside the talk's."""
+    trained, shown = rows(f"ganea2019.{table}"), []
+    for head in MODELS[table].heads:
         if (found := beside(trained, head, "test")) is not None:
-            talk = printed_share("ptb", head)
+            talk = printed_share(table.partition("-")[0], head)
             shown.append((head, str(found.seeds), found.shown(), f"{found.share:.3f}", "" if talk is None else f"{talk:.3f}"))
     return markdown(("head", "seeds", "test perplexity", f"of the {SOFTMAX}", "printed"), shown)
-
-
-def heads_run() -> str:
-    """How far the trainings of six epochs are."""
-    found = []
-    for name, of in (("ptb", "Penn Treebank"), ("wikitext2", "WikiText-2")):
-        (table,), trained = papers.tables(f"ganea2019:{name}"), rows(f"ganea2019.{name}")
-        gone = [head for head in MODELS[name].heads if head not in {line["setting"]["head"] for line in trained}]
-        said = f"{of} {papers.so_far(table, RESULTS)}"
-        found.append(said + (f", nothing yet of {'; '.join(gone)}" if trained else ""))
-    return f"**How far.** Six epochs each: {'; '.join(found)}, of which there is the start of trainings."
 
 
 def hierarchical(part: str = "") -> str:
@@ -166,7 +154,7 @@ def token_times() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "study-counts": study_counts,
     "provenance": provenance, "adaptive-rates": adaptive_rates, "adaptive-authors": authors, "svd": svd,
-    "experts": experts, "heads": heads, "heads-run": heads_run,
+    "experts": experts, **{f"heads-{table}": partial(heads, table) for table in MODELS},
     "languages": languages, "token-times": token_times,
     "hierarchical": hierarchical, "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"),
     **{f"printed-{STUDIES[paper].page}": partial(printed, paper) for paper in STUDIES},

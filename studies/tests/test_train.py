@@ -177,3 +177,34 @@ def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> Non
     ]:
         done = ran(*words)
         assert done.exit_code == 2 and fault in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_text_is_cut_in_words_and_in_what_is_measured(text: Path, tmp_path: Path) -> None:
+    with_unknown = tmp_path / "t.txt"
+    with_unknown.write_text(text.read_text().replace("w1 ", "<unk> ").replace("w0 ", "<unk> "))
+    whole, cut = (build_job(recipe(with_unknown, **few)) for few in ({}, {"words": 20, "measured": 44}))
+    assert cut.model.head.vocab == len(cut.classes) == 20 and cut.classes == whole.classes[:20]
+    assert cut.train.steps(0) == whole.train.steps(0), "the training text is as long"
+    columns, window = 2, 10  # of 44 tokens
+    assert sum(len(cut.valid.batch(0, step).target) for step in range(cut.valid.steps(0))) == 44 - columns
+    assert 44 // (2 * window) == columns
+
+
+def test_the_control_starts_from_the_softmax_and_validation_chooses_its_rate(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from studies.papers.monotonic_softmax import language_models as study
+
+    monkeypatch.chdir(tmp_path)
+    vocab = len(build_job(recipe(text)).classes)
+    monkeypatch.setitem(study.VOCABS, str(text), vocab)
+    training = {"epochs": 1, "epoch_steps": 8, "batch": 4, "window": 10}
+    monkeypatch.setitem(study.STUDIES, "tiny", study.Study(str(text), {study.SOFTMAX: 1, study.TUNED: 1}, 12, 0.0, training))
+    before = study.train("tiny", study.SOFTMAX, 1, lambda *_: None)
+    seen = {}
+    for rates in ((1e-9,), (1.0,), (1e-9, 1.0)):
+        monkeypatch.setattr(study, "RATES", rates)
+        seen[rates] = study.tuned("tiny", 1, lambda *_: None)
+    assert seen[1e-9,]["valid"] == pytest.approx(before["valid"]), "a rate of nothing leaves the softmax as it was"
+    assert seen[1e-9,]["epochs"] == 2
+    assert seen[1e-9, 1.0] == min(seen[1e-9,], seen[1.0,], key=lambda one: one["valid"])
