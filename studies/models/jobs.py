@@ -103,7 +103,7 @@ def measured_feed(content: Any, split: str, training: Training) -> Feed:
         raise OptionError(f"split={split!r}; expected train, valid or test")
     part = getattr(content, split)
     if isinstance(content, Corpus):
-        part = part[: training.measured or None]
+        part = part[: (training.measured if split != "train" else 0) or None]
         columns = max(1, min(EVALUATION_COLUMNS, len(part) // (2 * training.window)))
         try:
             return TextFeed(part, columns, training.window)
