@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from headlong.dtypes import Ids
-from headlong.integrations.generation.fast_head import FastHead, Taking
+from headlong.integrations.generation.fast_head import Reading, Taking
 from headlong.integrations.generation.picking import exponents, limits_of
 from headlong.integrations.generation.processors import ProcessorRecipe, edited
 
@@ -28,7 +28,7 @@ EPS = 1e-6
 class BeamScores(LogitsProcessor):  # type: ignore[misc]
     """Stands where the processors stood: ``[beams, vocab]`` log-probabilities of candidates, -inf elsewhere."""
 
-    def __init__(self, head: FastHead, taken: Taking, recipe: ProcessorRecipe, keep: int) -> None:
+    def __init__(self, head: Reading, taken: Taking, recipe: ProcessorRecipe, keep: int) -> None:
         self.head, self.taken, self.recipe, self.keep = head, taken, recipe, keep
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import FIRST_CANDIDATES, Ranked, kept
 from headlong.errors import InputError
-from headlong.integrations.generation.fast_head import FastHead, Taking
+from headlong.integrations.generation.fast_head import Reading, Taking
 from headlong.integrations.generation.processors import Edits, ProcessorRecipe, edited
 from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
 from headlong.question import Sieve
@@ -36,7 +36,7 @@ SLACK = 2.0**-40
 class Picks(NamedTuple):
     """How a text goes on: ``seed`` None: by the likeliest class; ``first``: tokens of the prompt."""
 
-    head: FastHead
+    head: Reading
     taken: Taking
     recipe: ProcessorRecipe
     seed: int | None
