@@ -463,8 +463,9 @@ def llama_tasks() -> str:
         for way, one in found["tasks"]["rows"].items()
     )
     caption = (
-        f"{found['model']}; {found['tasks']['documents']} documents a task, made of WikiText-2's test text; log-probabilities "
-        f"by headlong are within {found['tasks']['error']:.2g} nats for each token. {machine(found['environment'])}"
+        f"{found['model']}; {found['tasks']['documents']} documents a task, made of WikiText-2's test text. Of a distance "
+        f"headlong's output layer may make {found['tasks']['error']:.2g} nats; llama.cpp's layers make the rest: they "
+        f"round what meets weights of few bits. {machine(found['environment'])}"
     )
     titles = ("scored by", "endings: accuracy", "words: accuracy", "endings: furthest from transformers, nats", "words")
     return markdown(ReportTable("", titles, rows, caption))
