@@ -409,7 +409,7 @@ class BoundReader {
                 extra = static_cast<double>(e.vocab + 8) * 0x1p-53;
             }
         } else if (call.verb == Verb::functional) {
-            bounded(Part::value, [](const Answer& a) { return a.entropy; });
+            bounded(Part::value, [](const Answer& a) { return a.value; });
         }
         if (call.verb != Verb::draw || std::isfinite(call.question.eps)) {
             if (call.verb != Verb::draw || call.checked) bounded(Part::lse, [](const Answer& a) { return a.lse; });

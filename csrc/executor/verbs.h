@@ -8,7 +8,6 @@
 #include "executor/beliefs.h"
 #include "executor/executor.h"
 #include "executor/true_order.h"
-#include "normaliser/betting.h"
 
 namespace headlong {
 

@@ -70,7 +70,7 @@ std::vector<Answer> Reader::find_best(const double* rows, int64_t count, const Q
 
 // By codes, else by a full scan.
 std::vector<Answer> Reader::entropy(const double* rows, int64_t count, Question question) const {
-    question.entropy = true;
+    question.functional = &kEntropy;
     if (codes != nullptr) return ask(*codes, rows, count, question);
     std::vector<Answer> answers(count);
     std::vector<int64_t> all(count);

@@ -60,6 +60,23 @@ void each_resolved(int64_t n, int threads, bool alone, const Resolve& resolve) {
     });
 }
 
+// Answers `n` queries, at most `at_once` of them together: scan(first, count) reads what they share, resolve(scanned, query, its place in the scan, threads)
+// ends each. Returns those that it leaves open, for which it is false.
+template <typename Scan, typename Resolve>
+std::vector<int64_t> in_groups(int64_t n, int64_t at_once, int threads, const Scan& scan, const Resolve& resolve) {
+    std::vector<int64_t> left;
+    for (int64_t first = 0; first < n; first += at_once) {
+        const int64_t count = std::min(at_once, n - first);
+        auto scanned = scan(first, count);
+        std::vector<uint8_t> done(count);
+        const int inside = count < 2 * threads ? threads : 1;  // threads of one query
+        each_resolved(count, threads, inside > 1, [&](int64_t q) { done[q] = resolve(scanned, first + q, q, inside); });
+        for (int64_t q = 0; q < count; ++q)
+            if (!done[q]) left.push_back(first + q);
+    }
+    return left;
+}
+
 // What the threads gathered, thread by thread.
 template <typename T>
 std::vector<T> joined(const std::vector<std::vector<T>>& each) {

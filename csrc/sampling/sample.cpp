@@ -33,26 +33,18 @@ std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t coun
     draws->assign(count * each, Draw{});
     if (e.preview.budget > 0) return sample_preview(e, hidden, count, rules, question, draws);
     std::vector<Answer> answers(count);
-    std::vector<int64_t> left;
     const int64_t most = std::max<int64_t>(kRowQueries, std::min<int64_t>(kScanQueries, kHeldEstimates / (4 * e.padded)));
-    for (int64_t start = 0; start < count; start += most) {
-        const int n = static_cast<int>(std::min(most, count - start));
-        const AllEstimates scanned = estimate_all(e, {e.weight, e.kind, e.dim, e.base}, hidden + start * e.dim, start, n, question);
-        std::vector<uint8_t> open(n);
-        const int inside = n < 2 * question.threads ? question.threads : 1;  // threads of one query
-        each_resolved(n, question.threads, inside > 1, [&](int64_t q) {
-            const int64_t row = start + q;
+    const std::vector<int64_t> left = in_groups(
+        count, most, question.threads,
+        [&](int64_t first, int64_t n) { return estimate_all(e, {e.weight, e.kind, e.dim, e.base}, hidden + first * e.dim, first, static_cast<int>(n), question); },
+        [&](const AllEstimates& scanned, int64_t row, int64_t q, int threads) {
             Answer& answer = answers[row];
             answer.dense = true;
-            answer.bytes = static_cast<double>(e.vocab) * e.row_bytes() / n;
-            open[q] = 1;
-            if (scanned.usable[q] == 0) return;
+            answer.bytes = static_cast<double>(e.vocab) * e.row_bytes() / static_cast<double>(scanned.top.size());
+            if (scanned.usable[q] == 0) return false;
             Estimates all = estimates_of(e, scanned, q, hidden + row * e.dim, 1 / rules[row].temperature);
-            open[q] = !draw_plainly(e, all, rules[row], inside, draws->data() + row * each, answer);
+            return draw_plainly(e, all, rules[row], threads, draws->data() + row * each, answer);
         });
-        for (int q = 0; q < n; ++q)
-            if (open[q]) left.push_back(start + q);
-    }
     if (!left.empty()) finish_samples(e, hidden, left, question, rules, *draws, answers);
     return answers;
 }
