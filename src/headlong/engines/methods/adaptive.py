@@ -18,7 +18,7 @@ Nothing is promised either way: variances are estimated from the same few draws.
 multipliers on all of them, fitted on calibration vectors until the failure rate is met; 1 is the theory. ``cost.bytes`` counts
 every entry once, four bytes each, as the authors count. Entries are saved, not time: rotated codes are faster
 (studies/pages/adaptive-softmax.md).
-The search is ``csrc/adaptive.cpp``, native alone: with ``HEADLONG_ISA=numpy`` it runs by the portable kernels.
+The search is ``csrc/adaptive/``, native alone: with ``HEADLONG_ISA=numpy`` it runs by the portable kernels.
 """
 
 from __future__ import annotations
