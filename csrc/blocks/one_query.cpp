@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "kernels/any_rows.h"
+#include "runtime/shared_work.h"
 #include "sampling/largest_key.h"
 
 namespace headlong {
@@ -243,10 +244,8 @@ void OneQuery::add(const std::vector<Scored>& best, int64_t opened, double dropp
 void OneQuery::raise(float threshold) {
     tau_ = std::max(tau_, threshold);
     if (shared_ == nullptr) return;
-    float known = shared_->load(std::memory_order_relaxed);
-    while (known < tau_ && !shared_->compare_exchange_weak(known, tau_, std::memory_order_relaxed)) {
-    }
-    tau_ = std::max(tau_, known);
+    raise_to(*shared_, tau_);
+    tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
 }
 
 // Whether a candidate is worth its row where a sample is drawn: its own noise says so.

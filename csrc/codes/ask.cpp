@@ -7,7 +7,6 @@
 #include "codes/collect_hits.h"
 #include "codes/collect_keys.h"
 #include "codes/collect_masses.h"
-#include "codes/draws.h"
 
 namespace headlong {
 namespace {
@@ -23,7 +22,7 @@ class CodeScan {
         const bool sums = std::isfinite(question.eps), near = question.k > 0 || draws > 0;
         kappa_ = kappa_of(static_cast<double>(question.k + draws), sums || by_mass_ ? question.delta / 2 : question.delta);
         if (question.k > 0) hits_.emplace(codes, question_, all_);
-        if (draws > 0) keys_.emplace(codes, question_, all_, draws, by_mass_);
+        if (draws > 0) keys_.emplace(codes, question_, all_, by_mass_);
         if (sums) masses_.emplace(codes, question_, all_);
         std::vector<ScanRadii> radii_of_group;
         for (const CodeGroup& group : all_.groups)
@@ -46,7 +45,12 @@ class CodeScan {
         const double delta = question_.delta;
         const QueryState state{codes_, all_, q, question_, threads, answer};
         answer.bytes = codes_.bytes() / static_cast<double>(all_.queries.size());  // of what all queries read, its share
-        bool done = state.query.usable && (!hits_ || best_of_codes(state, kappa_, hits_->of(q), hits_->threshold(q))) && (!keys_ || draws_of_codes(state, *keys_));
+        bool done = state.query.usable && (!hits_ || best_of_codes(state, kappa_, hits_->of(q), hits_->threshold(q)));
+        if (done && keys_) {
+            answer.draws.resize(keys_->keys.draws());
+            done = keys_->keys.largest_of_all(q, state.most_scored(), [&](std::vector<Scored>& rows) { state.score(rows); }, answer.draws.data());
+            if (!done) answer.draws.clear();
+        }
         if (done && masses_) done = (question_.functional != nullptr ? entropy_of_codes : normaliser_of_codes)(state, masses_->of(q), by_mass_ ? delta / 8 : delta / 4);
         if (!masses_) {  // that of the classes in the answer: a lower bound
             answer.lse = -kInf;
@@ -68,7 +72,7 @@ class CodeScan {
     bool by_mass_;
     double kappa_;
     std::optional<HitCollector> hits_;
-    std::optional<KeyCollector> keys_;
+    std::optional<TileKeys> keys_;
     std::optional<MassCollector> masses_;
 };
 

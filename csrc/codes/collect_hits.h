@@ -1,40 +1,13 @@
 // What a scan collects of its tiles, a collector for each thing that is asked for; here the classes that may be among the k best.
 #pragma once
 
-#include <atomic>
 #include <functional>
-#include <limits>
 
 #include "codes/constants.h"
 #include "codes/query_state.h"
+#include "executor/largest.h"
 
 namespace headlong {
-
-// What each thread gathered for each query, apart from what others write.
-template <typename T>
-class Gathered {
-  public:
-    Gathered(int threads, int64_t n) : n_(n), all_(threads * n) {}
-    T& at(int thread, int64_t q) { return all_[thread * n_ + q].value; }
-    template <typename Visit>
-    void each(int64_t q, const Visit& visit) {
-        for (size_t i = q; i < all_.size(); i += n_) visit(all_[i].value);
-    }
-
-  private:
-    struct alignas(64) Own {
-        T value;
-    };
-    int64_t n_;
-    std::vector<Own> all_;
-};
-
-// Values of queries that only rise while a scan goes on.
-inline std::vector<std::atomic<float>> lowest_of(int64_t n) {
-    std::vector<std::atomic<float>> all(n);
-    for (std::atomic<float>& one : all) one.store(std::numeric_limits<float>::lowest());
-    return all;
-}
 
 // One group of queries at a tile: estimates [query][64], radii of the tile and constants, query by query.
 struct GroupTile {
@@ -62,8 +35,11 @@ class HitCollector {
             each_bit(hits[i] & allowed_in(question_, q, codes_.rows->vocab, at.tile), [&](int c) {
                 const float est = at.est[i * kTile + c], end = upper[i * kTile + c] + at.constants[i];
                 own.hits.push_back({static_cast<int32_t>(at.tile * kTile + c), est, end});
-                raise(own, q, est - (question_.delta > 0 ? kNarrow : 1.f) * (end - est));
+                const float lower = est - (question_.delta > 0 ? kNarrow : 1.f) * (end - est);
+                if (!own.lower.full() || lower > own.lower.worst()) own.lower.add(lower, static_cast<size_t>(question_.k));
             });
+            own.lower.cut(static_cast<size_t>(question_.k));
+            if (own.lower.full()) raise_to(threshold_[q], own.lower.worst());
             if (own.hits.size() % 1024 < 32 && own.hits.size() > 1024) {  // the threshold has risen since the first ones came
                 const float now = threshold(q);
                 own.hits.erase(std::remove_if(own.hits.begin(), own.hits.end(), [&](const Hit& hit) { return hit.upper < now; }), own.hits.end());
@@ -81,21 +57,8 @@ class HitCollector {
   private:
     struct Found {
         std::vector<Hit> hits;
-        std::vector<float> lower;  // the k largest lower ends, the least in front
+        Largest<float, std::greater<float>> lower;  // the k largest lower ends
     };
-
-    void raise(Found& own, int64_t q, float lower) {
-        const auto greater = std::greater<float>();
-        const bool full = static_cast<int64_t>(own.lower.size()) == question_.k;
-        if (full && !(lower > own.lower.front())) return;
-        if (full) {
-            std::pop_heap(own.lower.begin(), own.lower.end(), greater);
-            own.lower.pop_back();
-        }
-        own.lower.push_back(lower);
-        std::push_heap(own.lower.begin(), own.lower.end(), greater);
-        if (static_cast<int64_t>(own.lower.size()) == question_.k) raise_to(threshold_[q], own.lower.front());
-    }
 
     const Codes& codes_;
     const Question& question_;

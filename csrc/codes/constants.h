@@ -9,7 +9,6 @@ namespace headlong {
 // Ids and draws.
 constexpr float kNarrow = 0.5f;          // of radii that may fail: how far below its estimate a class is expected to be at worst
 constexpr size_t kRowsAtOnce = 256;      // scored at once: threads that share fewer wait longer for each other than for the rows
-constexpr size_t kKeysAtOnce = 8;        // scored at once of classes that may have the largest key
 constexpr int kMostRedrawn = 16;         // draws of one that may be beyond a nucleus: each halves what is left to draw from, about
 constexpr int64_t kHeldBytes = int64_t{1} << 25;  // by queries that are answered at once, about; an interrupt waits while they are prepared
 

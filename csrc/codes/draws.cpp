@@ -1,49 +1,20 @@
-// Draws of one query from what a scan collected: the largest keys of all classes, and, where draws go by mass, those of its nucleus.
+// Where draws go by mass: those of all classes that are not in the nucleus are made again, of the classes that come before them.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <unordered_map>
 
 #include "codes/collect_keys.h"
-#include "codes/draws.h"
 
 namespace headlong {
 namespace {
 
-// The largest key of one draw, from the classes that may have it, largest upper ends first: of those before a class, where one is given.
-// False where it may be another's.
-bool largest_key(const QueryState& state, float least, int draw, std::vector<KeyHit> hits, const Scored* behind, std::unordered_map<int64_t, double>& known) {
-    const Executor& e = state.e;
-    const SampleRule& rule = state.question.rules[state.q];
-    std::sort(hits.begin(), hits.end(), [](const KeyHit& a, const KeyHit& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); });
-    Draw best;
-    for (auto next = hits.begin(); next != hits.end() && !(next->upper < best.score);) {
-        const auto end = next + std::min<int64_t>(kKeysAtOnce, hits.end() - next);
-        std::vector<Scored> rows;
-        for (auto hit = next; hit != end; ++hit)
-            if (known.count(hit->id) == 0) rows.push_back({hit->id, 0});
-        state.score(rows);
-        for (const Scored& row : rows) known[row.id] = row.z;
-        for (; next != end; ++next) {
-            const Scored one{next->id, known[next->id]};
-            if (!(one.z > -kInf) || (behind != nullptr && !state.order(one, *behind))) continue;
-            const double score_of = e.linked(one.z) / rule.temperature + gumbel(rule.seed, rule.row0, static_cast<uint32_t>(draw), rule.name(one.id));
-            if (best.id < 0 || score_of > best.score || (score_of == best.score && one.id < best.id)) best = {one.id, one.z, score_of, !(state.question.delta > 0)};
-        }
-    }
-    // A class that raised the threshold may be below its lower end; who stayed below the threshold is below what was scored, or is not ruled out.
-    if (best.id < 0 || !(best.score >= least) || !(std::fabs(best.score) < kMostShift)) return false;
-    state.answer.draws[draw] = best;
-    return true;
-}
-
 // Another draw, of the classes that come before one that is not in the nucleus, from the estimates that are kept.
-bool draw_before(const QueryState& state, KeyCollector& keys, const ScanRadii& wide, int draw, const Scored& behind) {
+bool draw_before(const QueryState& state, TileKeys& keys, const ScanRadii& wide, int draw, const Scored& behind) {
     const Codes& codes = state.codes;
     const double off = state.order.around(behind.z), add = state.query.add;
     const float reach = floor_of(behind.z - off, add) - wide.constant[0], above = -floor_of(-behind.z - off, -add) + wide.constant[0];
     std::vector<KeyHit> hits;
-    keys.restart(state.q, draw);
+    keys.keys.restart(state.q, draw);
     for (int64_t tile = 0; tile < codes.count; ++tile) {
         alignas(64) float ends[kTile], radii[kMostLanes];
         const float *est = keys.estimates(state.q) + tile * kTile, *shares = codes.shares(tile);
@@ -52,26 +23,16 @@ bool draw_before(const QueryState& state, KeyCollector& keys, const ScanRadii& w
         if (which == 0) continue;
         keys.take(hits, state.q, {tile, est, radii[0], wide.constant[0], which, codes.scan->reach(est, shares, -radii[0], above, ends)}, draw, draw + 1);
     }
-    keys.drop_low(state.q, hits);
+    keys.keys.drop_low(state.q, hits);
     std::unordered_map<int64_t, double> known;
-    return static_cast<int64_t>(hits.size()) <= state.most_scored() && largest_key(state, keys.least(state.q, draw), draw, std::move(hits), &behind, known);
+    const auto score = [&](std::vector<Scored>& rows) { state.score(rows); };
+    const auto before = [&](const Scored& one) { return state.order(one, behind); };
+    return static_cast<int64_t>(hits.size()) <= state.most_scored() && keys.keys.largest(state.q, draw, std::move(hits), known, score, before, state.answer.draws[draw]);
 }
 
 }  // namespace
 
-bool draws_of_codes(const QueryState& state, KeyCollector& keys) {
-    std::vector<std::vector<KeyHit>> of(keys.draws());
-    const std::vector<KeyHit> hits = keys.of(state.q);
-    if (static_cast<int64_t>(hits.size()) > keys.draws() * state.most_scored()) return false;
-    for (const KeyHit& hit : hits) of[hit.draw].push_back(hit);
-    std::unordered_map<int64_t, double> known;  // rows that an earlier draw scored
-    state.answer.draws.resize(keys.draws());
-    for (int draw = 0; draw < keys.draws(); ++draw)
-        if (!largest_key(state, keys.least(state.q, draw), draw, std::move(of[draw]), nullptr, known)) return state.answer.draws.clear(), false;
-    return true;
-}
-
-void draw_into_nucleus(const QueryState& state, KeyCollector& keys, double delta, double budget) {
+void draw_into_nucleus(const QueryState& state, TileKeys& keys, double delta, double budget) {
     const Executor& e = state.e;
     Answer& answer = state.answer;
     const std::vector<Scored>& best = answer.best;
@@ -105,7 +66,7 @@ void draw_into_nucleus(const QueryState& state, KeyCollector& keys, double delta
         return side != 0;
     };
     bool held = hold();
-    for (int draw = 0; draw < keys.draws() && !held; ++draw) {
+    for (int draw = 0; draw < keys.keys.draws() && !held; ++draw) {
         for (int round = 0; !held; ++round) {
             const Scored x{answer.draws[draw].id, answer.draws[draw].z};
             if (as_in(x)) break;
@@ -123,7 +84,7 @@ void draw_into_nucleus(const QueryState& state, KeyCollector& keys, double delta
         answer.least = static_cast<size_t>(std::count_if(best.begin(), best.end(), as_in));
         answer.most = std::max(answer.least, best.size() - static_cast<size_t>(std::count_if(best.begin(), best.end(), as_out)));  // a bet may be lost
         size_t next = answer.most;
-        for (int draw = 0; draw < keys.draws() && next == answer.most; ++draw) {
+        for (int draw = 0; draw < keys.keys.draws() && next == answer.most; ++draw) {
             size_t place = 0;
             pick(e, best.data(), answer.most, rule, static_cast<uint32_t>(draw), &place);
             if (place >= answer.least) next = place;

@@ -7,7 +7,6 @@
 #include "codes/draw_points.h"
 #include "codes/proposal.h"
 #include "codes/rotated.h"
-#include "executor/beliefs.h"
 #include "executor/verbs.h"
 #include "runtime/prefetch.h"
 #include "runtime/shared_work.h"
@@ -125,6 +124,11 @@ std::vector<DrawnClass> drawn_at(const QueryState& state, const Proposal& propos
 // codes/sides.cpp: below 0 where a class is in the query's nucleus, above 0 where it is not, 0 where neither is known; and the normaliser by
 // intervals, where there is none. Wrong as seldom as intervals are, and as the bet is lost.
 int side_of(const QueryState& state, const ScanRadii& wide, const float* estimates, const Scored& x, const NucleusBet& on);
+// codes/draws.cpp: draws of all classes that are not in their nucleus are drawn again, of those that come before them: `inside` says that all are in it then.
+// Where the best hold the nucleus, `least` and `most` of them are in it, as closely as the draws among these and their error ask for.
+// Of what may fail `delta` is for the intervals of all classes, and `budget` for bets.
+class TileKeys;
+void draw_into_nucleus(const QueryState& state, TileKeys& keys, double delta, double budget);
 
 }  // namespace headlong
 

@@ -184,12 +184,6 @@ class Scan {
 
 }  // namespace
 
-void raise_to(std::atomic<float>& threshold, float value) {
-    float now = threshold.load(std::memory_order_relaxed);
-    while (value > now && !threshold.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
-    }
-}
-
 float largest_estimate(const Executor& e, const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite) {
     const int64_t there = std::min(n, e.vocab - first);
     const uint8_t* mask = question.mask == nullptr ? nullptr : question.mask + (question.mask_per_row ? row * e.vocab : 0) + first;
@@ -208,28 +202,6 @@ float radius_of_rows(const Executor& e, const double* hidden) {
     const double exact = length * (static_cast<double>(e.dim) / e.kernels->lanes + 144) * 0x1p-24 * (1 + 0x1p-18);
     const float near = static_cast<float>(exact);
     return static_cast<double>(near) < exact ? std::nextafterf(near, std::numeric_limits<float>::infinity()) : near;
-}
-
-AllEstimates estimate_all(const Executor& e, const FloatRows& from, const double* x, int64_t first_row, int n, const Question& question) {
-    const int64_t pieces = scan_pieces(e);
-    AllEstimates all{Scratch<float>(n * e.padded), std::vector<float>(n, -std::numeric_limits<float>::infinity()), std::vector<uint8_t>(n, 1)};
-    std::vector<float> tops(n * pieces, -std::numeric_limits<float>::infinity());
-    std::vector<uint8_t> usable(n * pieces, 1);
-    const Scratch<float> queries = queries_of(x, n, from.width);
-    scan_rows(e, from, queries.data(), n, question.threads, [&](int, int64_t piece, int64_t first, int64_t many, float* est) {
-        for (int q = 0; q < n; ++q) {
-            bool finite = true;
-            float& top = tops[q * pieces + piece];
-            top = std::max(top, largest_estimate(e, question, first_row + q, first, many, est + q * kChunk, &finite));
-            if (!finite) usable[q * pieces + piece] = 0;
-            std::copy_n(est + q * kChunk, many, all.est.data() + q * e.padded + first);
-        }
-    });
-    for (int q = 0; q < n; ++q) {
-        all.top[q] = *std::max_element(&tops[q * pieces], &tops[q * pieces] + pieces);
-        all.usable[q] = *std::min_element(&usable[q * pieces], &usable[q * pieces] + pieces);
-    }
-    return all;
 }
 
 std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question) {

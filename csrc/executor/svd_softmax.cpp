@@ -8,13 +8,30 @@
 namespace headlong {
 namespace {
 
-// Estimates of some queries from row `first` on.
+// Estimates of all classes [query][padded] by the preview for some queries from row `first` on; false where one is no number.
+struct AllEstimates {
+    Scratch<float> est;
+    std::vector<uint8_t> usable;
+};
 AllEstimates look(const Executor& e, const double* hidden, int64_t first, int n, const Question& question) {
     const Preview& preview = e.preview;
     const int64_t width = preview.width;
     std::vector<double> rotated(n * width);
     for (int q = 0; q < n; ++q) e.kernels->rotate(preview.rotation, preview.rotation_kind, e.dim, width, hidden + (first + q) * e.dim, &rotated[q * width]);
-    return estimate_all(e, {preview.columns, Kind::f32, width, preview.base}, rotated.data(), first, n, question);
+    const int64_t pieces = scan_pieces(e);
+    AllEstimates all{Scratch<float>(n * e.padded), std::vector<uint8_t>(n)};
+    std::vector<uint8_t> usable(n * pieces, 1);
+    const Scratch<float> queries = queries_of(rotated.data(), n, width);
+    scan_rows(e, {preview.columns, Kind::f32, width, preview.base}, queries.data(), n, question.threads, [&](int, int64_t piece, int64_t start, int64_t many, float* est) {
+        for (int q = 0; q < n; ++q) {
+            bool finite = true;
+            largest_estimate(e, question, first + q, start, many, est + q * kChunk, &finite);
+            if (!finite) usable[q * pieces + piece] = 0;
+            std::copy_n(est + q * kChunk, many, all.est.data() + q * e.padded + start);
+        }
+    });
+    for (int q = 0; q < n; ++q) all.usable[q] = *std::min_element(&usable[q * pieces], &usable[q * pieces] + pieces);
+    return all;
 }
 
 // The `budget` best estimates (at least k) are scored and leave `est`; the others keep their preview in the normaliser.
@@ -64,7 +81,7 @@ std::vector<int64_t> over_queries(const Executor& e, const double* hidden, int64
     const std::vector<int64_t> left = in_groups(
         count, kScanQueries, question.threads, [&](int64_t first, int64_t n) { return look(e, hidden, first, static_cast<int>(n), question); },
         [&](AllEstimates& all, int64_t row, int64_t q, int threads) {
-            answers[row].bytes = static_cast<double>(e.padded * e.preview.width * 4 + e.dim * e.preview.width * item_bytes(e.preview.rotation_kind)) / static_cast<double>(all.top.size());
+            answers[row].bytes = static_cast<double>(e.padded * e.preview.width * 4 + e.dim * e.preview.width * item_bytes(e.preview.rotation_kind)) / static_cast<double>(all.usable.size());
             if (all.usable[q] == 0) return false;
             take(row, all.est.data() + q * e.padded, threads, answers[row]);
             return true;

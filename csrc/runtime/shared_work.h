@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "runtime/interrupts.h"
@@ -75,6 +76,36 @@ std::vector<int64_t> in_groups(int64_t n, int64_t at_once, int threads, const Sc
             if (!done[q]) left.push_back(first + q);
     }
     return left;
+}
+
+// What each thread gathered for each query, apart from what others write.
+template <typename T>
+class Gathered {
+  public:
+    Gathered(int threads, int64_t n) : n_(n), all_(threads * n) {}
+    T& at(int thread, int64_t q) { return all_[thread * n_ + q].value; }
+    template <typename Visit>
+    void each(int64_t q, const Visit& visit) {
+        for (size_t i = q; i < all_.size(); i += n_) visit(all_[i].value);
+    }
+
+  private:
+    struct alignas(64) Own {
+        T value;
+    };
+    int64_t n_;
+    std::vector<Own> all_;
+};
+
+// Values of queries that only rise while a scan goes on.
+inline void raise_to(std::atomic<float>& threshold, float value) {
+    float now = threshold.load(std::memory_order_relaxed);
+    while (value > now && !threshold.compare_exchange_weak(now, value, std::memory_order_relaxed)) {}
+}
+inline std::vector<std::atomic<float>> lowest_of(int64_t n) {
+    std::vector<std::atomic<float>> all(n);
+    for (std::atomic<float>& one : all) one.store(std::numeric_limits<float>::lowest());
+    return all;
 }
 
 // What the threads gathered, thread by thread.
