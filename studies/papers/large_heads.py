@@ -7,9 +7,10 @@
     rows     rows read whole, of all
     top1, top10    how many of the best of a full product in float64 are found
 
-On the same ``ASKED`` vectors of WikiText-2's validation text for every method, one at a time: SVD-softmax as published (W = D/8,
-N = V/10, the ten best), AdaptiveSoftmax as published at a delta of 10 % with the multipliers that ``baharav2024:NAME-wikitext2`` fitted (the
-best class and its probability), and our codes (the ten best and their probabilities, with a bound on each).
+On the same ``ASKED`` vectors of WikiText-2's validation text for every method, one at a time: SVD-softmax as published
+(W = D/8, N = V/10, the ten best), AdaptiveSoftmax as published at a delta of 10 % with the multipliers that
+``baharav2024:NAME-wikitext2`` fitted (the best class and its probability), and our codes (the ten best and their
+probabilities, with a bound on each).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 ::
 
     python -m studies reproduce liao2019:synthetic
-    python -m studies reproduce liao2019:learned --rows task=characters     goes on where results/ and runs/liao2019 end
+    python -m studies reproduce liao2019:learned --rows task=characters     goes on where results/ ends
 
 ``ds-K``: experts that learn which classes they need (``studies.models.experts.lasso_ramp``), from one whole layer to 64 sparse
 experts; the other methods are described in ``tasks``. How much is saved is what came out: the lasso grew until validation
@@ -177,13 +177,13 @@ def _stages(context: Context, task: str, seed: int, data: Data) -> Iterator[tupl
     from studies.models.experts.lasso_ramp import Set, learn
     from studies.papers.doubly_sparse import tasks as study
 
-    plan, folder = plan_of(task), RUNS / task / f"ds-{seed}"
+    plan = plan_of(task)
     weight, bias = study.rows_of(data)
     at_start = study.full(study.watched(data))["top1"]
     set_ = Set(weight, bias, data.train, data.watched, at_start)
     removed, cloned, steps = 0, plan.experts[0] * data.layer.vocab, 0
     stage: Stage
-    for number, stage in enumerate(learn(set_, plan, seed, folder, said)):
+    for number, stage in enumerate(learn(set_, plan, seed, said)):
         rows = int(stage.rungs[-1]["rows"])
         cloned += 0 if number == 0 else (cloned - removed)
         removed = cloned - rows

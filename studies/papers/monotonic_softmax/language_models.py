@@ -13,8 +13,8 @@ A row is an output layer and a seed. ``softmax, two more passes`` is the control
 more passes over the same steps at each of ``RATES``, of which validation chooses.
 
 The printed figures are those of an AWD-LSTM: 58.37 test perplexity for the softmax, 57.25 for PLIF; a smaller model can be
-compared with their order only, and only where rows differ by more than their seeds do. A study goes on where ``results/`` ends,
-and inside a row where its checkpoint is (``runs/ganea2019``).
+compared with their order only, and only where rows differ by more than their seeds do. A study goes on where ``results/`` ends;
+models are kept in ``runs/ganea2019``.
 """
 
 from __future__ import annotations
@@ -118,31 +118,27 @@ def train(name: str, head: str, seed: int, progress: Any) -> dict[str, float]:
 
 def tuned(name: str, seed: int, progress: Any) -> dict[str, float]:
     """The control: the softmax's row, which has to be there, trained on at each rate; validation chooses."""
-    from studies.models.checkpoint import load_weights, open_checkpoint
     from studies.models.jobs import build_job
     from studies.models.train import BEST, Run
 
     found = []
     for rate in RATES:
-        job = build_job(recipe_of(name, TUNED, seed, rate))
-        run = Run(job, folder_of(name, f"{TUNED}, {rate:g}", seed), progress)
-        if not (run.progress.epoch or run.progress.step):
-            load_weights(open_checkpoint(folder_of(name, SOFTMAX, seed) / BEST)[0], job.model)
+        job, folder = build_job(recipe_of(name, TUNED, seed, rate)), folder_of(name, f"{TUNED}, {rate:g}", seed)
+        run = Run(job, folder, progress, folder_of(name, SOFTMAX, seed) / BEST)
         found.append({"rate": rate, **figures(run)})
     return min(found, key=lambda one: one["valid"])
 
 
 def figures(run: Any) -> dict[str, float]:
     """Trains to the end."""
-    test = run.fit()
-    epochs = len(run.progress.history)
+    test, epochs = run.fit(), run.training.epochs
     own = {id(parameter) for parameter in run.job.model.parameters()}
     found = {
         "parameters": float(sum(p.numel() for p in run.job.model.parameters() if p.requires_grad and id(p) in own)),
-        "valid": min(entry["valid_perplexity"] for entry in run.progress.history),
+        "valid": min(entry["valid_perplexity"] for entry in run.history),
         "test": test.perplexity,
         "epochs": float(epochs),
-        "cpu_seconds_per_epoch": run.progress.cpu_seconds / epochs,
+        "cpu_seconds_per_epoch": run.cpu_seconds / epochs,
     }
     return {key: float(f"{value:.7g}") for key, value in found.items()}
 
@@ -158,7 +154,7 @@ def recipe_of(name: str, head: str, seed: int, rate: float = SGD_RATE) -> Any:
 
     study = STUDIES[name]
     model = {"kind": "lstm", "dim": width_of(head, study), "layers": 2, "dropout": study.dropout}
-    training: dict[str, Any] = {"optimiser": "sgd", "rate": rate, "bf16": True, "seed": seed, "save_steps": 200}
+    training: dict[str, Any] = {"optimiser": "sgd", "rate": rate, "bf16": True, "seed": seed}
     training |= {**study.training, **({"epochs": 2} if head == TUNED else {})}
     tables = {"data": study.corpus, "model": model, "head": TRAINED_HEADS[head], "training": training}
     return from_dict(tables, f"{name}-{slug(head)}-{seed}")
