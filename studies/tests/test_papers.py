@@ -21,12 +21,12 @@ from studies.tests.commands import silent
 
 
 def test_a_table_without_its_data_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (table,) = papers.tables("vlasova-softmax:svd")
+    (table,) = papers.tables("vlasova-softmax:svd-characters")
     monkeypatch.delenv("HEADLONG_DATA", raising=False)
     assert "HEADLONG_DATA is not set" in papers.missing(table)
     monkeypatch.setenv("HEADLONG_DATA", str(tmp_path))
     assert "not found in the folder that HEADLONG_DATA names" in papers.missing(table)
-    with pytest.raises(DataError, match="vlasova-softmax:svd is not run: .*not found"):
+    with pytest.raises(DataError, match="vlasova-softmax:svd-characters is not run: .*not found"):
         next(papers.results(table, silent))
 
 

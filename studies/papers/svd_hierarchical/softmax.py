@@ -9,12 +9,10 @@
 
     loss = mean of log Z' - z'[target]           beside full_loss, that of the full softmax
 
-W from D/32 to D/2, N in {V/32, V/16, V/10}; the rotation T of the weights alone ("plain") beside that of the weights
+W in {D/16, D/8, D/4}, N in {V/32, V/16, V/10}; the rotation T of the weights alone ("plain") beside that of the weights
 and training hidden vectors ("weighted", which is ours). Means over hidden vectors that neither was made from.
 
 ``svd-lstm``        an LSTM on WikiText-2, as the published figures (Shim et al. 2017) are of, but smaller; test text
-``svd-ptb``         an LSTM on Penn Treebank: nothing published
-``svd``             a small transformer on WikiText-2
 ``svd-smollm2``     SmolLM2-135M-Instruct on WikiText-2: a language model that people use
 ``svd-gemma``, ``svd-qwen``   Gemma 3 270M, Qwen2.5-Coder-0.5B on WikiText-2; without targets, so without losses
 ``svd-ptb-short``, ``svd-wikitext2-short``   the LSTMs 2 x 64 of 400 steps (``ganea2019``)
@@ -44,7 +42,7 @@ Ids = NDArray[np.int64]
 
 EVALUATED, CALIBRATED = 2048, 8192
 """Hidden vectors, evenly spread: those that figures are means of, and those that the weighted rotation is made from."""
-WIDTHS = (32, 16, 8, 4, 2)
+WIDTHS = (16, 8, 4)
 ROWS = (32, 16, 10)
 TOPS = (10, 100, 1000)
 QUERIES_AT_ONCE = 128
@@ -62,10 +60,8 @@ class Subject(NamedTuple):
 
 
 def of_files(layer_file: str, hidden_file: str, split: str, name: str, root: Path) -> Subject:
-    """What ``harvest`` wrote, or the small transformer's two files."""
-    path = root / layer_file
-    layer = Layer.load(path, weight="weight") if "weight" in open_file(path).tensors else Layer.load(path)
-    return subject(layer, root / hidden_file, split, name)
+    """What ``harvest`` wrote."""
+    return subject(Layer.load(root / layer_file), root / hidden_file, split, name)
 
 
 def of_real(name: str, hidden_file: str, about: str, root: Path) -> Subject:
@@ -180,17 +176,14 @@ PUBLISHED = {
 better is no difference, the tolerance half a unit of the last printed digit. ``printed.py`` says on which side ours lie."""
 SHORT = "LSTM 2 x 200, 1,600 steps"
 """Trained by ``python -m studies train wikitext2-lstm --option training.epochs=1 --option training.epoch_steps=1600``."""
-GPT = ("heads/wikitext2-gpt512.safetensors", "heads/wikitext2-gpt512.hidden.safetensors")
 SMOLLM2, CHARACTERS = "heads/smollm2.hidden.safetensors", "heads/ppocr-characters.safetensors"
-PTB, WIKITEXT2, *BRIEF = (
+WIKITEXT2, *BRIEF = (
     (f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors")
-    for name in ("ptb-lstm", "wikitext2-lstm-1600", "ptb-short", "wikitext2-short")
+    for name in ("wikitext2-lstm-1600", "ptb-short", "wikitext2-short")
 )
 MINUTES = "LSTM 2 x 64, 400 steps"
 SUBJECTS: dict[str, tuple[tuple[str, ...], Callable[[Path], Subject], str]] = {
-    "svd": (GPT, partial(of_files, *GPT, "valid", "small GPT"), "a small transformer's WikiText-2 layer"),
     "svd-lstm": (WIKITEXT2, partial(of_files, *WIKITEXT2, "test", SHORT), "a WikiText-2 LSTM (D = 200) of 1,600 steps"),
-    "svd-ptb": (PTB, partial(of_files, *PTB, "test", "LSTM 2 x 200"), "a Penn Treebank LSTM (D = 200)"),
     "svd-smollm2": ((SMOLLM2,), partial(of_real, "smollm2", SMOLLM2, "SmolLM2-135M-Instruct"), "SmolLM2-135M-Instruct's head"),
     "svd-gemma": ((), partial(of_head, "gemma", "Gemma 3 270M"), "Gemma 3 270M's head"),
     "svd-qwen": ((), partial(of_head, "qwen", "Qwen2.5-Coder-0.5B"), "Qwen2.5-Coder-0.5B's head"),
