@@ -73,6 +73,7 @@ struct Answer {
     size_t least = 0, most = SIZE_MAX;  // and of the best, how many are in it
     double kept = 0;     // of draws: the log of the mass that filters keep, within `error`
     bool proved = false, dense = false;
+    bool few = false;  // a mask left few classes, whose rows alone were read
     int64_t rows = 0;
     double bytes = 0;
 };

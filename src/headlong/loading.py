@@ -13,7 +13,7 @@ from headlong.compile import configured, known
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms
 from headlong.engines.changed import Changed
-from headlong.engines.method import METHODS, Method
+from headlong.engines.method import METHODS, Method, Running
 from headlong.engines.saved.engine import read_engine
 from headlong.engines.saved.record import blamed
 from headlong.engines.structured.base import ENGINES, StructuredEngine
@@ -68,10 +68,8 @@ def load(
         if verify and not np.allclose(checked_norms(saved.layer, how["threads"]), saved.norms, rtol=ALIKE, atol=0):
             raise ValueError("its norms are not those of its rows")
         method = _configured(saved.method, saved.options)
-        engine = Engine(
-            saved.layer, method, saved.plan, saved.norms, saved.promise,
-            threads=threads, seed=saved.seed, reason=saved.reason,
-        )  # fmt: skip
+        running = Running(threads, saved.seed, saved.reason)
+        engine = Engine(saved.layer, method, saved.plan, saved.norms, saved.promise, running)
         return engine if saved.changes is None else Changed(engine, *saved.changes)
 
 
@@ -90,4 +88,4 @@ def _load_structured(
     engine = ENGINES[kept.kind]
     with blamed(os.fspath(path)):
         options = engine.Options(**known(kept.kind, engine.Options, kept.options))
-        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason)
+        return engine(kept.layer, options, kept.promise, Running(threads, kept.seed, kept.reason))

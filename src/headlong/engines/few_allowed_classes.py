@@ -99,7 +99,7 @@ def answered(
     error = rounding(lse / colder) * colder
     whole = Answer(lse=lse, error=error, rows=cost.rows, bytes=cost.bytes, full=cost.dense, path=cost.path)
     if question.verb == "best":
-        logits, ids, best = topk_of(classes, question.k)
+        logits, ids, best = best_of(classes, question.k)
         log_probs = np.where(ids < 0, -np.inf, best - np.where(np.isfinite(lse), lse, 0.0)[:, None])
         proved = np.ones(len(ids), bool)
         return whole._replace(ids=ids, logits=logits, log_probs=log_probs, error=error + logit_error, proved=proved)
@@ -135,7 +135,7 @@ def lse_of(exponents: Doubles) -> Doubles:
         return np.asarray(finite + np.log(sums))
 
 
-def topk_of(answer: ListedClasses, k: int) -> tuple[Doubles, Ids, Doubles]:
+def best_of(answer: ListedClasses, k: int) -> tuple[Doubles, Ids, Doubles]:
     """``logits, ids, exponents [batch, k]``, equal logits by id; missing classes are id -1 and -inf."""
     order = np.argsort(-answer.logits, axis=1, kind="stable")[:, :k]
     rows, missing = np.arange(len(order))[:, None], k - order.shape[1]

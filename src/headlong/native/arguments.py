@@ -34,17 +34,16 @@ def widened(rows: Array) -> tuple[Doubles, float]:
     return rows if place is None else place, largest
 
 
-def mark(marked: NDArray[np.uint8], ids: Array, at: int) -> int:
+def mark(marked: NDArray[np.uint8], ids: Array, at: int) -> bool:
     """``marked[r, i] = at`` (0 or 1) for the ids ``i`` of ``ids [r, m]``, else ``1 - at``; -1 is no id.
 
-    Returns the largest number of ones in a row. -1, with anything in ``marked``: an id is out of range, the ids are not int64
-    or int32, or the native module is not there (where it is, it marks whatever ``HEADLONG_ISA`` says).
+    False, with anything in ``marked``: an id is out of range, the ids are not int64 or int32, or the native module is not there
+    (where it is, it marks whatever ``HEADLONG_ISA`` says).
     """
     native = _marker()
     if native is None or ids.dtype not in MARKED:
-        return -1
-    most: int = native(marked, np.ascontiguousarray(ids), at)
-    return most
+        return False
+    return bool(native(marked, np.ascontiguousarray(ids), at))
 
 
 @functools.cache

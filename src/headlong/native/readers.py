@@ -53,7 +53,7 @@ class NativeReader:
         limits = (0, 0, 0, False)
         if blocks is not None:
             limits = blocks.max_batch, blocks.max_k, blocks.max_k_of_batches, blocks.samples
-        self.rows, self.about = rows, about
+        self.rows, self.about, self.every = rows, about, every
         self._bound = loaded().Reader(_records(), rows, codes, search, limits, every, about)
         self.show: Show = self._bound.ask
         self.isa: str = self._bound.isa

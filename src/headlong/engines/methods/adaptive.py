@@ -38,7 +38,7 @@ from headlong.arrays import Array, bits
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.base import rows_of
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of
-from headlong.engines.method import EngineParts, Method, register
+from headlong.engines.method import PLAIN, EngineParts, Method, register
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import FoundByCoordinates
@@ -186,8 +186,8 @@ class Reader:
 
     def __init__(self, parts: EngineParts, rules: Rules) -> None:
         assert parts.plan.arrays is not None
-        self.rows, self.seed, self.arrays, self.layer = parts.rows, parts.seed, dict(parts.plan.arrays), parts.layer
-        self._threads, self.path = parts.threads, f"adaptive/{parts.rows.isa}"
+        self.rows, self.seed, self.arrays, self.layer = parts.rows, parts.running.seed, dict(parts.plan.arrays), parts.layer
+        self._threads, self.path = parts.running.threads, f"adaptive/{parts.rows.isa}"
         check_arrays(self.arrays, self.layer)
         arm, total = (float(value) for value in self.arrays["multipliers"])
         self.rules = rules._replace(arm=arm, sum=total)
@@ -279,7 +279,7 @@ def parts_for(layer: Layer, arrays: Mapping[str, Array]) -> EngineParts:
     """An engine's parts before there is an engine."""
     plan = Plan(arrays=arrays)
     norms = native.row_norms(layer.weight)
-    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), 0, None, rows_of(layer, plan, norms, native.isa(), About()))
+    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), PLAIN, rows_of(layer, plan, norms, native.isa(), About()))
 
 
 def fit_multipliers(
