@@ -97,7 +97,7 @@ AT_THE_TOP = {
 
 
 LOADED = {"cli/terminal.py", "cli/inputs.py", "cli/arrays.py", "cli/nearest.py"}
-"""Of the command line, what only a running command imports; the rest imports nothing of the library before."""
+"""What only a running command imports of the command line; the rest imports nothing of the library before."""
 
 
 def room_of(path: str) -> str:

@@ -79,7 +79,7 @@ class BoundCodes {
     nb::capsule capsule() const { return nb::capsule(&codes_, kCodesCapsule); }
 
   private:
-    // Of the numbers that radii are made of.
+    // The largest of the numbers that radii are made of.
     static double largest_of_tiles(const uint8_t* tiles, int64_t count, const TileLayout& layout) {
         float largest = 0, own[2 * kMostSegments];
         for (int64_t t = 0; t < count; ++t) {

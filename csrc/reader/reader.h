@@ -46,7 +46,7 @@ struct Reader {
     std::vector<Answer> by_classes_left(const double* rows, int64_t count, const Question& question, const Many& many) const;
     std::vector<Answer> weigh(const double* rows, int64_t count, const Question& question) const;
     std::vector<Answer> find_best(const double* rows, int64_t count, const Question& question) const;
-    // Of some rows, a rule for each of all; false where not every class is known.
+    // Draws for some rows, by a rule for each of all; false where not every class is known.
     bool draw_from_all(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
                        std::vector<Draw>* draws, std::vector<Answer>& answers) const;
     std::vector<int64_t> draw_from_rows(const double* rows, const std::vector<int64_t>& some, const std::vector<uint8_t>& whole, const std::vector<SampleRule>& rules,

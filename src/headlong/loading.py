@@ -30,7 +30,7 @@ from headlong.store import open_file
 LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
 """What files of layers say that they are."""
 ALIKE = 1e-5
-"""Of the lengths of rows, as another instruction set adds them up."""
+"""How alike the lengths of rows are that another instruction set adds up."""
 
 
 def load(

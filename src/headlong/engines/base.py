@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -143,7 +144,7 @@ class Engine(Verbs):
         """Pickled as layer and plan; a copy, deep or not, shares these arrays, to which nobody writes."""
         self._check_unchanged()
         running = self._running._replace(reason=self.reason, watch=None)
-        return Engine, (self.layer, self.method, self.plan, self.norms, self.promise, running)
+        return partial(Engine, self.layer, self.method, self.plan, self.norms, self.promise, running), ()
 
     def _check_unchanged(self) -> None:
         """WrongLayerError where the layer's borrowed arrays were written to since the plan was made of them."""

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.answers import Answer, Certificate, Entropy, Expected, LogProb, Lse, Sample, TopK
+from headlong.answers import Answer, Certificate, Entropy, Expected, LogProb, Lse, Sample, Shown, TopK
 from headlong.arrays import Form, answer_as, ids64, to_host
 from headlong.dtypes import Doubles
 from headlong.engines import draws, functionals
@@ -42,7 +42,6 @@ from headlong.engines.kind import Kind
 from headlong.engines.promise_failures import Check, Progress, check
 from headlong.engines.ranked import ranked
 from headlong.errors import UnsupportedError
-from headlong.native import Shown
 from headlong.number_checks import flag, whole
 from headlong.question import RANGES, Filters, Question
 

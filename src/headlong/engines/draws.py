@@ -37,7 +37,7 @@ from headlong.number_checks import real, whole
 from headlong.question import RANGES, Filters, Mask, Question, Sieve
 
 ROOM = 1 - 2.0**-10
-"""Of ``eps``, for a normaliser: the rest is for sums of what is kept."""
+"""The share of ``eps`` that a normaliser has: the rest is for sums of what is kept."""
 TIES = ("ids", "all")
 ADVICE = {"temperature": "for the likeliest class, topk(k=1)"} | dict.fromkeys(("top_k", "top_p", "min_p"), "None keeps all")
 
@@ -68,7 +68,7 @@ class Rules(NamedTuple):
         return Filters._make([self.n, *(part[row] for part in self[:6]), self.class0, self.last])
 
     def arrays(self) -> Filters:
-        """Of each row its own."""
+        """For rows each with a rule of its own."""
         kinds = (np.float64, np.int64, np.float64, np.float64, np.uint64, np.uint64)
         each = (np.array(part, kind) for part, kind in zip(self[:6], kinds, strict=True))
         return Filters._make([self.n, *each, self.class0, self.last])

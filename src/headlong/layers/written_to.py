@@ -22,7 +22,7 @@ from headlong.randomness import stream
 RUN, AT_ONCE = 1024, 1 << 16
 """Words of a run of a digest, and words that are summed at once: those stay in a cache."""
 LOOKS, WORDS = 6, 8
-"""Of each array, in as many calls: each word that a scan has driven out of the caches is waited for."""
+"""Sets of places that take turns, and words in each: a word that a scan has driven out of the caches is waited for."""
 
 
 class WrittenTo:

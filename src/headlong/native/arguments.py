@@ -14,7 +14,7 @@ from headlong.dtypes import HIDDEN, Doubles
 from headlong.native.load_module import module
 
 NAMES = {dtype: dtype.name for dtype in HIDDEN}
-"""Of the types that hidden vectors come in, in the machine's byte order: looked up, for NumPy makes up a name each time."""
+"""The types that hidden vectors come in, in the machine's byte order: looked up, for NumPy makes up a name each time."""
 MARKED = (np.dtype(np.int64), np.dtype(np.int32))
 """The types of ids that are marked natively."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Answer, Cost, Entropy, LogProb, Lse, Sample, TopK, View
+from headlong.answers import Answer, Cost, Entropy, LogProb, Lse, Sample, Shown, TopK
 from headlong.arrays import Array, answer_like, as_numpy, bits, large_empty
 from headlong.dtypes import BFLOAT16, Doubles, Floats
 from headlong.errors import KernelError
@@ -34,9 +34,6 @@ class Reader(Protocol):
     def isa(self) -> str: ...
 
     def ask(self, hidden: Doubles, question: Question) -> Answer: ...
-
-
-Shown = TypeVar("Shown", bound=View | Answer)
 
 
 class Show(Protocol):
@@ -60,11 +57,11 @@ class NativeReader:
 
     @property
     def capsule(self) -> Any:
-        """Of the executor of its rows, for native code."""
+        """The executor of its rows, for native code."""
         return self._bound.capsule
 
     def estimates(self, hidden: Doubles, kappa: float, seed: int) -> tuple[Floats, Floats]:
-        """Of all classes by the codes, and how far off they are."""
+        """The estimates of all classes by the codes, and how far off they are."""
         found: tuple[Floats, Floats] = self._bound.estimates(hidden, kappa, seed)
         return found
 

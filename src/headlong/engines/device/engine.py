@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from headlong.answers import Answer, Cost, LogProb, Lse, Sample, TopK, View, named_fields
+from headlong.answers import Answer, Cost, LogProb, Lse, Sample, Shown, TopK, View, named_fields
 from headlong.dtypes import Doubles
 from headlong.engines.arguments import checked_eps, checked_k, told, untold
 from headlong.engines.contract import Verbs
@@ -31,7 +31,6 @@ from headlong.engines.device.calls import Call, answered, call_of, ids_of
 from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Found, Read
 from headlong.engines.device.memory import Tensor
 from headlong.layers.matrix import Layer
-from headlong.native import Shown
 from headlong.promise import Promise
 from headlong.question import Filters, Question
 
@@ -42,7 +41,7 @@ SPREAD = 4
 NUCLEUS = 1024
 """Classes among which ``min_p`` is decided first, and a ``top_p`` of less than :data:`NARROW`."""
 NARROW, MISSED = 0.1, 1e-5
-"""Of a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
+"""For a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
 
 
 class DeviceEngine(Verbs):

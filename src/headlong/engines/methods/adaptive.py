@@ -54,13 +54,13 @@ PIECE = 1 << 21
 TUNED_ON = 400
 """The most queries that multipliers are fitted on. The paper has 200, which cannot show a failure rate of 1 %."""
 MOST = 1e34
-"""Of a bound on a squared logit."""
+"""The largest bound on a squared logit."""
 NOTHING = 1e-20
 """A multiplier with which every variance is small enough."""
 MOST_TIMES = 1e6
 """A multiplier at most."""
 LOWEST, STEP = -6.0, 0.01
-"""Of log10 of a multiplier: where it starts, and how closely it is found."""
+"""Where log10 of a multiplier starts, and how closely it is found."""
 
 
 class Rules(NamedTuple):
@@ -253,7 +253,7 @@ class Reader:
         ids = np.broadcast_to(np.arange(vocab), (batch, vocab))
         if mask is not None:
             ids = np.where(np.broadcast_to(mask, (batch, vocab)) != 0, ids, -1)
-        # Of a mapped file that was damaged, an estimate may be no number: such a class is drawn last.
+        # An estimate may be no number where a mapped file was damaged: such a class is drawn last.
         estimates = np.nan_to_num(found.estimates.astype(np.float64), nan=-1e30, posinf=1e30, neginf=-1e30)
         exponents = np.where(ids < 0, -np.inf, estimates)
         won, logits, score, *_ = sample_of(ListedClasses(np.ascontiguousarray(ids), exponents, exponents), filters)

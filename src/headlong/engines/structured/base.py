@@ -16,6 +16,7 @@ import dataclasses
 import math
 import os
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -159,7 +160,7 @@ class StructuredEngine(Verbs, ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as layer and options, from which the rest is derived; a copy, deep or not, shares the layer."""
-        return type(self), (self.layer, self._options, self.promise, self._running)
+        return partial(type(self), self.layer, self._options, self.promise, self._running), ()
 
     def __repr__(self) -> str:
         layer = self.layer

@@ -30,7 +30,7 @@ from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
 from headlong.question import Sieve
 
 SLACK = 2.0**-40
-"""Of a share of mass: what sums of some dozens of weights round."""
+"""What sums of some dozens of weights round, as a share of their mass."""
 
 
 class Picks(NamedTuple):
