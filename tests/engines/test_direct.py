@@ -230,10 +230,9 @@ def test_what_is_refused_is_refused_in_the_same_words(engines: dict[str, Any], v
     assert isinstance(ours, (HeadlongError, LogProb))
 
 
-@pytest.mark.parametrize("masked", [False, True])  # by the native call, and by the steps in Python
-def test_a_top_k_that_keeps_all_costs_nothing(masked: bool) -> None:
-    engine = hl.compile(LAYER, "codes", threads=1)
-    asked: dict[str, Any] = {"n": 2, "seed": 3} | ({"exclude": [5]} if masked else {})
+@pytest.mark.parametrize("masked", [{}, {"exclude": [5]}])
+def test_a_top_k_that_keeps_all_costs_nothing(masked: dict[str, Any]) -> None:
+    engine, asked = hl.compile(LAYER, "codes", threads=1), {"n": 2, "seed": 3, **masked}
     plain = engine.sample(HIDDEN[:3], **asked)
     for top_k in (LAYER.vocab, 2 * LAYER.vocab):
         kept = engine.sample(HIDDEN[:3], top_k=top_k, **asked)
