@@ -88,9 +88,9 @@ def rows_of(weight: Array, bias: Floats | None, norms: Floats, link: Link, plan:
 def code_reader(rows: Any, plan: Any, level: str) -> Any:
     """A ``headlong.plan.Codes`` as native code reads it; ``rows`` are the layer's own."""
     segments = [(*segment, *map(float, bounds)) for segment, bounds in zip(plan.segments, plan.bounds, strict=True)]
-    return loaded().Codes(
-        rows, plan.tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level
-    )
+    # They hold float32, too, which a file may have put at any byte.
+    tiles = plan.tiles if plan.tiles.ctypes.data % np.float32().itemsize == 0 else plan.tiles.copy()
+    return loaded().Codes(rows, tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level)
 
 
 def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str, most_norm: float = 0.0) -> Any:
