@@ -141,10 +141,10 @@ def experts(
 
 
 def adaptive(
-    weight: Array, kind: str, bias: Floats | None, columns: Array, column_weight: Array, link: tuple[float, float], level: str
+    weight: Array, bias: Floats | None, columns: tuple[Array, Array], link: tuple[float, float], level: str
 ) -> Any:
-    """The native search over coordinates; ``columns`` and ``column_weight`` as ``engines/methods/adaptive.py`` makes them."""
-    return loaded().Adaptive(weight, kind, bias, columns, column_weight, link, level)
+    """The native search over coordinates; ``columns`` and their weight as ``engines/methods/adaptive.py`` makes them."""
+    return loaded().Adaptive(bits(weight), weight.dtype.name, bias, *columns, link, level)
 
 
 def descent(dim: int, parts: Sequence[tuple[Array, Floats | None, Array | None]], nodes: Sequence[Any], level: str) -> Any:

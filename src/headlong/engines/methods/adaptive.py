@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Answer
-from headlong.arrays import Array, bits
+from headlong.arrays import Array
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.base import rows_of
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of
@@ -195,7 +195,7 @@ class Reader:
         _, self.slope, self.shift, *_ = self.layer.link.lowered()
         weight = self.layer.weight if isinstance(self.layer.weight, np.ndarray) else np.asarray(self.layer.weight)
         self._native = native.adaptive(
-            bits(weight), weight.dtype.name, self.layer.bias, self.arrays["columns"], self.arrays["column_weight"],
+            weight, self.layer.bias, (self.arrays["columns"], self.arrays["column_weight"]),
             (self.slope, self.shift), "portable" if self.isa == native.REFERENCE else self.isa,
         )  # fmt: skip
 
