@@ -25,7 +25,7 @@ from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import FIRST_CANDIDATES, Ranked, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import Reading, Taking
-from headlong.integrations.generation.processors import Edits, ProcessorRecipe, edited
+from headlong.integrations.generation.processors import Edits, Outweighs, ProcessorRecipe, edited
 from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
 from headlong.question import Sieve
 
@@ -59,7 +59,7 @@ def _picked(
     def scores(ids: list[Ids]) -> list[Doubles]:
         return [exponents(engine, hidden[row : row + 1], part) for row, part in enumerate(ids)]
 
-    edits = edited(recipe.edits, input_ids, engine.layer.vocab, scores)
+    edits = edited(recipe.edits, input_ids, engine.layer.vocab, scores, outweighing(engine, hidden))
     _check_some_left(edits.banned, engine.layer.vocab)
     if not any(map(len, edits.ids)) and recipe.surprisals is None:
         limits = limits_of(edits.banned, engine.layer.vocab)
@@ -98,6 +98,23 @@ def exponents(engine: Any, hidden: Tensor, ids: Ids) -> Doubles:
     top = engine.topk(hidden, k=len(ids), eps=math.inf, allowed=ids)
     order = np.argsort(np.asarray(top.ids)[0])
     return np.asarray(engine.layer.link(np.asarray(top.logits)[0][order]), np.float64)
+
+
+def outweighing(engine: Any, hidden: Tensor) -> Outweighs:
+    """``logsumexp(f(z)[first:]) > max(f(z)[:first])`` of what is not banned; no mass is asked for where the best is above."""
+
+    def outweighs(row: int, banned: Ids, first: int) -> bool:
+        one, low, vocab = hidden[row : row + 1], int(np.searchsorted(banned, first)), engine.layer.vocab
+        if low == first or len(banned) - low == vocab - first:
+            return low == first and len(banned) < vocab
+        top = engine.topk(one, k=1, eps=math.inf, **limits_of([banned], vocab))
+        if int(top.ids[0, 0]) >= first:
+            return True
+        best = float(engine.layer.link(np.asarray(top.logits, np.float64))[0, 0])
+        found = engine.lse(one, eps=1e-6, allowed=np.setdiff1d(np.arange(first, vocab), banned[low:], assume_unique=True))
+        return float(found.lse[0]) > best
+
+    return outweighs
 
 
 class Row:
