@@ -45,6 +45,5 @@ constexpr double kBeforeNextLook = 0.12;    // of those made, before the bet is 
 constexpr double kMostTaken = 3;            // times the first draws, of those that fell during the scan; flat
 constexpr double kEarly = 0.8;              // of the draws that a rule wants: bets are seldom won before; H 540.9 | 562.9
 constexpr double kScanAgain = 0.4;          // of those made, where a scan is needed to find them; flat
-constexpr double kFloat32Share = 0.05;      // of eps, what rows in float32 may lose; a nat of a logit counts by its surprisal; flat
 
 }  // namespace headlong

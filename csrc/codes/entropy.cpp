@@ -47,14 +47,11 @@ bool entropy_of_codes(const QueryState& state, const Proposal& proposal, double 
     const int64_t tiles = state.codes.count;
     if (static_cast<int64_t>(proposal.heads.size()) > state.most_scored()) return false;
     const double shift = state.exponent.at(state.query, proposal.edge);
-    Near near;
-    Question finer = state.question;
-    finer.eps *= kFloat32Share;
-    const double logit = dot_error(e, state.hidden) * beta + allow_float32(e, state.hidden, finer, near);
+    const double logit = dot_error(e, state.hidden) * beta;
     std::vector<Scored> rows;
     const auto exponent = [&](double z) { return state.exponent.above(z, state.query, proposal.edge); };
     for (const Proposal::Head& head : proposal.heads) rows.push_back({head.id, 0});
-    state.score_asked(near, rows);
+    state.score_asked(rows);
     double exact = 0, first = 0;  // sums of e^y and of y e^y
     for (const Scored& row : rows) {
         const double y = exponent(row.z);
@@ -128,7 +125,7 @@ bool entropy_of_codes(const QueryState& state, const Proposal& proposal, double 
         }
         rows.clear();
         for (const DrawnClass& one : classes) rows.push_back({one.id, 0});
-        state.score_asked(near, rows);
+        state.score_asked(rows);
         for (size_t i = 0; i < rows.size(); ++i) {
             const DrawnClass& one = classes[i];
             const double y = exponent(rows[i].z), term = std::exp(y);

@@ -34,14 +34,12 @@ bool normaliser_of_codes(const QueryState& state, const Proposal& proposal, doub
     const int64_t tiles = state.codes.count;
     if (static_cast<int64_t>(proposal.heads.size()) > state.most_scored()) return false;
     const double shift = state.exponent.at(state.query, proposal.edge);
-    // Rows in float32 where what that loses is little of eps.
-    Near near;
-    double fixed = dot_error(e, state.hidden) * question.beta + kSumError + allow_float32(e, state.hidden, question, near) + 0x1p-50 * (std::fabs(shift) + 64);
+    double fixed = dot_error(e, state.hidden) * question.beta + kSumError + 0x1p-50 * (std::fabs(shift) + 64);
     if (!(question.eps > fixed)) return false;
     const auto term = [&](double z) { return std::exp(state.exponent.above(z, state.query, proposal.edge)); };
     std::vector<Scored> rows;
     for (const Proposal::Head& head : proposal.heads) rows.push_back({head.id, 0});
-    state.score_asked(near, rows);
+    state.score_asked(rows);
     double exact = 0;
     for (const Scored& row : rows) exact += term(row.z);
     std::vector<double> before(tiles + 1);
@@ -84,7 +82,7 @@ bool normaliser_of_codes(const QueryState& state, const Proposal& proposal, doub
         }
         rows.clear();
         for (const DrawnClass& one : classes) rows.push_back({one.id, 0});
-        state.score_asked(near, rows);
+        state.score_asked(rows);
         for (size_t i = 0; i < classes.size(); ++i) drawn.add((term(rows[i].z) - classes[i].mass) / classes[i].gap, classes[i].times);
         const double middle = known + gaps * drawn.sum / drawn.count();
         if (refuted(drawn.each, odds, (middle * std::exp(aim) - known) / gaps, (middle * std::exp(-aim) - known) / gaps)) {

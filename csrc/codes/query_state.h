@@ -99,10 +99,9 @@ struct QueryState {
         answer.rows += static_cast<int64_t>(rows.size());
     }
     // The rows of a bet, all of them asked for before the first is read.
-    void score_asked(const Near& near, std::vector<Scored>& rows) const {
+    void score_asked(std::vector<Scored>& rows) const {
         for (const Scored& row : rows) prefetch_row(e.weight, static_cast<int64_t>(e.row_bytes()), row.id);
-        score_near(e, hidden, near, rows, threads);
-        answer.rows += static_cast<int64_t>(rows.size());
+        score(rows);
     }
     // How many classes may be scored one by one before a full scan is better: rows that are fetched in no order take about four times as
     // long as rows that are read in one go.

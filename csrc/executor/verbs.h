@@ -18,11 +18,6 @@ struct Hit {
 inline bool by_estimate(const Hit& a, const Hit& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); }
 inline bool by_upper(const Hit& a, const Hit& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); }
 
-// The hidden vector in float32, where that is close enough for rows of a normaliser.
-struct Near {
-    std::vector<float> floats;
-};
-
 using Visit = std::function<void(int64_t piece, int q, int64_t first, int64_t n, const double* z)>;
 
 // The k best of two lists, the best first.
@@ -117,10 +112,8 @@ std::vector<Answer> ask_preview(const Executor& e, const double* hidden, int64_t
 std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
                                    std::vector<Draw>* draws);
 
-// executor/rows.cpp: logits of some rows; in float32 where that was allowed, which returns what it loses
+// executor/rows.cpp: logits of some rows
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
-double allow_float32(const Executor& e, const double* hidden, const Question& question, Near& w);
-void score_near(const Executor& e, const double* hidden, const Near& w, std::vector<Scored>& rows, int threads);
 // What float32 arithmetic may add to lse: link, temperature and shift of terms within 64 nats of the largest one.
 double float_error(const Executor& e, double shift, double beta);
 // What float64 accumulation may add to an exact logit, and the link to its exponent.
