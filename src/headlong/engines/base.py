@@ -92,15 +92,16 @@ class Engine(Verbs):
         """By exact rows alone where a mask leaves few classes, as a native reader sees by itself, else by the plan."""
         if self._takes_callers is not None or question.verb in ("given", "functional"):
             return self.reader.ask(hidden, question)
-        return by_classes_left(hidden, question, self.layer.vocab, self._exact.ask, self.reader.ask)
+        return by_classes_left(hidden, question, self.layer.vocab, self._by_rows, self.reader.ask)
+
+    def _by_rows(self, hidden: Doubles, question: Question) -> Answer:
+        return self._exact.ask(hidden, question)._replace(path=f"rows/{self.reader.isa}")
 
     @once
     def _exact(self) -> native.Reader:
         """What answers from all rows, and from no preview of them."""
-        if self.plan.preview is None:
-            return self.rows
-        level, link = native.isa(), self.layer.link
-        return rows_of(self.layer, Plan(), self.norms, level, About(threads=self.threads or 0, path=f"rows/{level}", link=link))
+        about = About(threads=self.threads or 0, link=self.layer.link)
+        return self.rows if self.plan.preview is None else rows_of(self.layer, Plan(), self.norms, native.isa(), about)
 
     def scanned_entropy(self, hidden: Doubles, mask: Mask) -> Answer | None:
         if not isinstance(self.rows, native.NativeReader):
