@@ -100,19 +100,28 @@ def exponents(engine: Any, hidden: Tensor, ids: Ids) -> Doubles:
     return np.asarray(engine.layer.link(np.asarray(top.logits)[0][order]), np.float64)
 
 
+AHEAD = 16
+"""Best classes that mostly tell whether those above some id outweigh the best one below."""
+
+
 def outweighing(engine: Any, hidden: Tensor) -> Outweighs:
-    """``logsumexp(f(z)[first:]) > max(f(z)[:first])`` of what is not banned; no mass is asked for where the best is above."""
+    """``logsumexp(f(z)[first:]) > max(f(z)[:first])`` of what is not banned; all above are read where the best do not tell."""
 
     def outweighs(row: int, banned: Ids, first: int) -> bool:
         one, low, vocab = hidden[row : row + 1], int(np.searchsorted(banned, first)), engine.layer.vocab
-        if low == first or len(banned) - low == vocab - first:
-            return low == first and len(banned) < vocab
-        top = engine.topk(one, k=1, eps=math.inf, **limits_of([banned], vocab))
-        if int(top.ids[0, 0]) >= first:
+        above = np.setdiff1d(np.arange(first, vocab), banned[low:], assume_unique=True)
+        if low == first or not len(above):
+            return low == first and len(above) > 0
+        top = engine.topk(one, k=AHEAD, eps=math.inf, **limits_of([banned], vocab))
+        ids = np.asarray(top.ids)[0]
+        scores = np.asarray(engine.layer.link(np.asarray(top.logits, np.float64)))[0]
+        if ids[0] >= first:
             return True
-        best = float(engine.layer.link(np.asarray(top.logits, np.float64))[0, 0])
-        found = engine.lse(one, eps=1e-6, allowed=np.setdiff1d(np.arange(first, vocab), banned[low:], assume_unique=True))
-        return float(found.lse[0]) > best
+        seen = float(np.logaddexp.reduce(scores[ids >= first], initial=-math.inf))
+        unseen = math.log(len(above)) + scores[-1] if ids[-1] >= 0 else -math.inf
+        if seen > scores[0] or np.logaddexp(seen, unseen) < scores[0]:
+            return bool(seen > scores[0])
+        return bool(np.logaddexp.reduce(exponents(engine, one, above)) > scores[0])
 
     return outweighs
 
