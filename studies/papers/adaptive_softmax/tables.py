@@ -294,7 +294,8 @@ for _name, _claim in NETWORKS.items():
     _folder = f"heads/baharav-{_name}"
     _register(_name, f"{_claim}: 25,088 features", files_of(_folder), partial(of_files, _folder, "test", ""))
 GPT = "heads/wikitext2-gpt512"
-_register("wikitext2-gpt", "our own small transformer's layer", files_of(GPT), partial(of_files, GPT, "valid", "small GPT"))
+_subject, _rows = partial(of_files, GPT, "valid", "small GPT"), [row for row in ALL if row[0][1] != "bounded"]
+_register("wikitext2-gpt", "our own small transformer's layer", files_of(GPT), _subject, _rows)
 for _text, (_file, _) in SMOLLM2.items():
     _rows = PUBLISHED + ([] if _text == "ptb" else [setting("published, shared", 0.1), setting("bounded", 0.1)])
     _register(f"smollm2-{_text}", "SmolLM2-135M-Instruct in place of GPT-2", (_file,), partial(of_smollm2, _text), _rows)

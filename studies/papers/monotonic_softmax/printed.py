@@ -42,7 +42,7 @@ def cells(results: Path) -> Iterator[Cell]:
                 else:
                     yield _trained(corpus, head, column, value, lines)
     corpus, head = ILLEGIBLE
-    note = "cannot be read in our copy of the talk, so nothing could be compared; to run it " + _takes(corpus, head)
+    note = "cannot be read in our copy of the talk, so there is nothing to compare a row with"
     yield Cell(_what(corpus, head, "the whole row"), "illegible", "–", "not run", note)
     yield from said(results)
 
