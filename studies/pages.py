@@ -158,7 +158,8 @@ def hierarchical() -> str:
     tables: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, (_, about) in FOLDERS.items():
         corpus = "WikiText-2" if "wikitext2" in name else "Penn Treebank"
-        tables[f"{corpus}, {about}"] = {one["setting"]["head"]: one["got"] for one in rows(f"vlasova-softmax.{name}")}
+        if made := {one["setting"]["head"]: one["got"] for one in rows(f"vlasova-softmax.{name}")}:
+            tables[f"{corpus}, {about}"] = made
 
     def cell(got: Mapping[str, Any]) -> str:
         return ", ".join(f"{got[name]:.4g}" for name in ("perplexity", "top10", "rows") if got)
