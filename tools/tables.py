@@ -479,6 +479,8 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
     "beams": ("beside", "beams", "beams.py", ("what", "allowed", "batch", "us", "times", "same")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
+    "hosts": ("hosts", "hosts", "hosts.py", ("what", "batch", "ms", "times", "equal")),
+    "transcripts": ("hosts", "transcripts", "transcripts.py", ("what", "seconds", "times", "equal")),
     "truth": ("tables", "truth", "ground_truth.py truth", ("what", "processors", "bytes", "alike", "but for ties")),
     "recall": ("tables", "recall", "ground_truth.py recall --layers glove",
                ("contestant", "setting", "same", "per second", "build")),
