@@ -5,7 +5,9 @@ Models of random weights are exported here, in single precision, and compressed 
 
 from __future__ import annotations
 
+import gc
 import importlib
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,17 @@ def test_texts_calibrate_and_a_second_time_is_refused(model: Any) -> None:
         accelerate(model)
     restore(model)
     assert restore(model) is None
+
+
+@pytest.mark.parametrize("stored", ["openvino fp32", "onnx fp32"])
+def test_an_accelerated_model_that_nobody_holds_is_gone(exported: Any, stored: str) -> None:
+    model = opened(exported(stored, "llama"))
+    accelerate(model)
+    model.generate(**PADDED, **SHORT, do_sample=False)
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None
 
 
 def test_what_was_compiled_again_is_noticed(exported: Any) -> None:

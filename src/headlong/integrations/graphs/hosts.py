@@ -11,6 +11,8 @@
 from __future__ import annotations
 
 import functools
+import types
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -72,12 +74,20 @@ class GraphHost:
     """Where the model keeps what runs its graph."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
         if "forward" in vars(model):
             raise InputError("model.forward was set on this model, not a method of its class; call restore(model) first")
-        self.stock = model.forward
+        self._model = weakref.ref(model)  # a head is kept as long as its model: it must not keep the model
         self.body: Any = None
         self._product: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def model(self) -> Any:
+        return self._model()
+
+    @property
+    def stock(self) -> Callable[..., Any]:
+        """``forward`` as the model's class has it."""
+        return types.MethodType(type(self.model).forward, self.model)
 
     @property
     def known(self) -> int:
@@ -116,11 +126,11 @@ class GraphHost:
         return self._product(hidden)
 
     def put(self, engine: Any) -> CutHead:
-        head = CutHead(self, engine)
+        head, stock = CutHead(self, engine), self.stock
 
-        @functools.wraps(self.stock)
+        @functools.wraps(stock)
         def forward(*inputs: Any, **options: Any) -> Any:
-            out = self.stock(*inputs, **options)
+            out = stock(*inputs, **options)
             if out.logits.shape[-1] == head.in_features:
                 out.logits = head(out.logits)
             return out
