@@ -87,7 +87,7 @@ class CodesInNumPy:
             one, own, found = hidden[row : row + 1], mask[row % len(mask)], None
             if 4 * k <= vocab:
                 found = self._one(one, k, eps, own, estimate[row], (radius[row], wide[row]))
-            if found is None:
+            if found is None or found.rows[0] >= vocab:  # who has read every row knows
                 here = None if question.mask is None else np.ascontiguousarray(question.mask[row % len(mask)][None])
                 found = self.rows.ask(one, question._replace(mask=here))
             elif k:
