@@ -168,6 +168,8 @@ class BoundReader {
             return nb::none();
         }
         if (!answer(call)) return nb::none();
+        const auto nothing = [](const Draw& draw) { return draw.id < 0; };  // which Python says
+        if (!call.checked && std::any_of(call.draws.begin(), call.draws.end(), nothing)) return nb::none();
         if (!call.checked) forget_untold(call);
         nb::object found = call.single ? shown<float>(call, view) : shown<double>(call, view);
         return PyArray_CheckExact(hidden.ptr()) ? found : records_.like(found, hidden);

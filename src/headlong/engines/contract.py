@@ -38,6 +38,7 @@ from headlong.engines.arguments import (
 )
 from headlong.engines.certificate import certify
 from headlong.engines.class_masks import check_some_left, class_mask
+from headlong.engines.few_allowed_classes import checked_draws
 from headlong.engines.kind import Kind
 from headlong.engines.promise_failures import Check, Progress, check
 from headlong.engines.ranked import ranked
@@ -194,7 +195,7 @@ class Verbs(Kind):
         call = self._asked(hidden, allowed, exclude)
         check_some_left(call.mask)
         a = self.ask(call.hidden, Question("draw", filters=filters, mask=call.mask))
-        return answer_as(Sample(a.ids, a.logits, a.score, a.proved, a.cost), call.form)
+        return answer_as(Sample(checked_draws(a.ids), a.logits, a.score, a.proved, a.cost), call.form)
 
     def _given_among(self, hidden: Doubles, question: Question) -> Answer:
         """Log-probabilities under the distribution over the classes that a mask leaves; -inf for others."""

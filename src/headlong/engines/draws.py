@@ -28,7 +28,7 @@ from headlong.arrays import answer_as, as_numpy, form_of
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.arguments import aimed, checked_hidden, part_of
 from headlong.engines.class_masks import check_some_left, class_mask, classes_of
-from headlong.engines.few_allowed_classes import largest_keys, lse_of
+from headlong.engines.few_allowed_classes import checked_draws, largest_keys, lse_of
 from headlong.engines.kind import Kind
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Ranked, decided
 from headlong.errors import NonFiniteError, OptionError, ShapeError
@@ -143,7 +143,7 @@ def sample(engine: Kind, hidden: Any, rules: Rules, eps: float | None, allowed: 
     engine.agree(("sample", rows, *rules.arrays(), aim, rules.all_ties, rules.support))
     if not rules.all_ties and not rules.support and engine.draws_whole and not (rules.last and math.isfinite(aim)):
         a = engine.ask(rows, Question("draw", eps=aim, filters=rules.arrays(), mask=mask))
-        whole = Sample(a.ids, a.logits, a.score, a.proved, a.cost)
+        whole = Sample(checked_draws(a.ids), a.logits, a.score, a.proved, a.cost)
         if math.isfinite(aim):
             whole = replace(whole, log_probs=a.log_probs, kept=a.kept, error=a.error)
         return answer_as(whole, form)
@@ -161,10 +161,10 @@ def _drawn(engine: Kind, rows: Doubles, rules: Rules, mask: Mask, aim: float) ->
         found.normalise()
     if sifted:
         found.draw_from_kept(sifted)
-    answer = Sample(found.ids, found.logits, found.score, found.proved, found.cost())
+    answer = Sample(checked_draws(found.ids), found.logits, found.score, found.proved, found.cost())
     if math.isfinite(aim):
         steps = np.array(rules.temperature)[:, None]
-        log_probs = np.where(found.ids < 0, -math.inf, engine.exponents(found.logits) / steps - found.lse[:, None])
+        log_probs = engine.exponents(found.logits) / steps - found.lse[:, None]
         answer = replace(answer, log_probs=log_probs, kept=found.log_kept(), error=found.error)
     if rules.support:
         every = [found.classes(row) if part is None else np.sort(part) for row, part in enumerate(found.kept)]
