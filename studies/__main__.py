@@ -2,7 +2,7 @@
 
     python -m studies list [STUDY]               every table and script; what became of each printed figure
     python -m studies reproduce STUDY:TABLE      run a table, or a script of a study
-    python -m studies train RECIPE               train a small model, or go on with a run that was stopped
+    python -m studies train RECIPE               train a small model
     python -m studies harvest RUN                its output layer, and hidden vectors with their targets
 
 A fault is one line and exit status 2, as everywhere in headlong.
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, default=RESULTS, help="the folder for the rows, a JSON-lines file a table")
     run.add_argument("--queries", type=int, help="at most this many; default: all")
     run.add_argument("--rows", default="", help="only rows that hold this text, such as seed=1")
-    train = commands.add_parser("train", help="train a small model, or go on with a run that was stopped")
+    train = commands.add_parser("train", help="train a small model")
     train.add_argument("recipe", nargs="?", help="its name; without one: the recipes that there are")
     train.add_argument("--data", help="a data set's name or folder, or a text file")
     train.add_argument("--head", help="the output layer: dense, ...")
@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--seed", type=int)
     train.add_argument("--json", action="store_true", help="print the whole record")
     harvest = commands.add_parser("harvest", help="a run's output layer, and hidden vectors with their targets")
-    harvest.add_argument("run", help="a run's folder, or a checkpoint")
+    harvest.add_argument("run", help="a run's folder, or its file")
     harvest.add_argument("--out", type=Path, default=Path("harvest"))
     harvest.add_argument("--splits", default="train,valid")
     harvest.add_argument("--rows", type=int, default=8192, help="hidden vectors of each split; 0: all")

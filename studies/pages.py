@@ -11,12 +11,14 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from studies import papers
 from studies.papers.cells import RESULTS, STUDIES, account, built, counts, lines_of, summary
-from studies.papers.monotonic_softmax.beside_printed import SOFTMAX, beside
+from studies.papers.doubly_sparse.tables import ALL
+from studies.papers.monotonic_softmax.beside_printed import beside
 from studies.papers.monotonic_softmax.language_models import STUDIES as MODELS
+from studies.papers.monotonic_softmax.language_models import TRAINED_HEADS
 from studies.papers.monotonic_softmax.talk import printed as printed_share
 from studies.papers.shown import CELLS, counted, markdown
+from studies.papers.svd_hierarchical.hierarchical import FOLDERS, FULL, HEADS, SVD, TUNED
 
 
 def study_counts() -> str:
@@ -55,7 +57,8 @@ def provenance() -> str:
 def adaptive_rates() -> str:
     """Gain and failures of the published search, of its variants at 10 %, and what the failures say of delta."""
     found = []
-    for name in ("smollm2-wikitext2", "smollm2-ptb", "mnist", "eurosat", "wikitext2-gpt"):
+    large = ("smollm2-wikitext2", "smollm2-ptb", "gemma-wikitext2", "qwen-wikitext2")
+    for name in (*large, "mnist", "eurosat", "wikitext2-gpt", "ptb-short", "wikitext2-short"):
         for line in rows(f"baharav2024.{name}"):
             got, asked = line["got"], line["setting"]
             if asked["variant"] != "published" and asked["delta"] != "0.1":
@@ -87,69 +90,82 @@ def authors() -> str:
     return markdown(columns, found)
 
 
+LAYERS = ("smollm2", "gemma", "qwen", "characters", "lstm", "ptb-short", "wikitext2-short")
+
+
 def svd() -> str:
-    """SVD-softmax, plain and weighted, on a language model that people use and on a text recogniser: N = V/10."""
+    """SVD-softmax, plain and weighted, N = V/10: of the ten best, and the divergence; losses at D/8 where targets are known."""
     found = []
-    for name in ("svd-smollm2", "svd-characters", "svd-lstm"):
-        for line in rows(f"vlasova-softmax.{name}"):
-            got, asked = line["got"], line["setting"]
-            if asked["rows"] == "V/10" and asked["width"] in ("D/16", "D/8", "D/4"):
-                numbers = [f"{got[key]:.4g}" for key in ("top10", "kl", "z_ratio", "loss", "full_loss")]
-                found.append((name.removeprefix("svd-"), asked["rotation"], asked["width"], *numbers))
-    return markdown(("layer", "rotation", "W", "of the ten best", "KL", "Z~ / Z", "loss", "full loss"), found)
+    for name in LAYERS:
+        got = {tuple(line["setting"].values()): line["got"] for line in rows(f"vlasova-softmax.svd-{name}")}
+        for rotation in ("plain", "weighted"):
+            mine = {width: got[rotation, width, "V/10"] for width in ("D/16", "D/8", "D/4") if got}
+            loss = [f"{mine['D/8'][key]:.4g}" for key in ("loss", "full_loss") if "loss" in mine.get("D/8", {})]
+            if mine:
+                cells = [f"{one['top10']:.4g}, {one['kl']:.2g}" for one in mine.values()]
+                found.append((name, rotation, *cells, " of ".join(loss)))
+    return markdown(("layer", "rotation", "D/16: of the ten best, KL", "D/8", "D/4", "loss at D/8, of the full"), found)
+
+
+def large() -> str:
+    """SVD-softmax, AdaptiveSoftmax as published at each delta, and ours on the same large heads."""
+    file = RESULTS / "large-heads.json"
+    runs = json.loads(file.read_text(encoding="utf-8"))["runs"] if file.is_file() else []
+    found = []
+    for one in runs:
+        about = f"{one['layer']} ({one['vocab']:,} x {one['dim']})"
+        if one["method"] == "ours":
+            for line in rows(f"baharav2024.{one['name']}-wikitext2"):
+                got, delta = line["got"], float(line["setting"]["delta"])
+                right = 1 - got["wrong_argmax"] / got["queries"]
+                found.append((about, f"AdaptiveSoftmax, delta {delta:.0%}", f"{1 / got['gain']:.1%}", "", f"{right:.0%}", ""))
+        shown = (f"{one['read']:.1%}", f"{one['rows']:.2%}", f"{one['top1']:.0%}", f"{one['top10']:.4g}")
+        found.append((about, one["method"], *shown))
+    return markdown(("head", "method", "of a float32 layer's bytes", "rows", "the best is right", "of the ten best"), found)
 
 
 def experts() -> str:
-    """Learned experts and their controls, means over seeds."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    """Learned experts and their controls, means over seeds: a line for each backbone."""
+    groups: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for line in rows("liao2019.learned"):
-        groups.setdefault((line["setting"]["task"], line["setting"]["method"]), []).append(line["got"])
-    found = []
-    for (task, method), got in groups.items():
-        means = {name: fmean(one[name] for one in got) for name in ("top1", "flops")}
-        hit = f"{fmean(one['hit'] for one in got):.1%}" if "hit" in got[0] else ""
-        found.append((task, method, str(len(got)), f"{means['top1']:.4f}", f"{means['flops']:.4g}", hit))
-    return markdown(("task", "method", "runs", "top-1", "times fewer FLOPs", "target held"), found)
+        groups.setdefault(line["setting"]["task"], {}).setdefault(line["setting"]["method"], []).append(line["got"])
+
+    def cell(got: list[Mapping[str, Any]]) -> str:
+        top1, flops = (fmean(one[name] for one in got) for name in ("top1", "flops"))
+        return f"{100 * top1:.2f}" + (f", {flops:.3g}x" if flops > 1 else "") + _seeds(len(got))
+
+    found = [(task, *(cell(of[one]) if one in of else "" for one in ALL)) for task, of in sorted(groups.items())]
+    return markdown(("backbone", *ALL), found)
+
+
+def _seeds(count: int) -> str:
+    return f" ({count})" if count > 1 else ""
 
 
 def heads() -> str:
-    """How far each head ends from the softmax after six epochs of Penn Treebank, beside the talk's, and what was not run."""
-    trained, shown = rows("ganea2019.ptb"), []
-    for head in MODELS["ptb"].heads:
-        if (found := beside(trained, head, "test")) is not None:
-            talk = printed_share("ptb", head)
-            shown.append((head, str(found.seeds), found.shown(), f"{found.share:.3f}", "" if talk is None else f"{talk:.3f}"))
-    return markdown(("head", "seeds", "test perplexity", f"of the {SOFTMAX}", "printed"), shown)
+    """How far each head ends from the softmax in each training, beside the talk's."""
+    trained, found = {table: rows(f"ganea2019.{table}") for table in MODELS}, []
+    for head in TRAINED_HEADS:
+        ours = [beside(trained[table], head, "test") for table in MODELS]
+        shown = ["" if one is None else f"{one.shown()}, {one.share:.3f}{_seeds(one.seeds)}" for one in ours]
+        talk = [printed_share(corpus, head) for corpus in ("ptb", "wikitext2")]
+        found.append((head, *shown, *("" if one is None else f"{one:.3f}" for one in talk)))
+    return markdown(("head", "PTB, six epochs", "PTB, 400 steps", "WikiText-2, 400 steps", "PTB, print", "WT2, print"), found)
 
 
-def heads_run() -> str:
-    """How far the trainings of six epochs are."""
-    found = []
-    for name, of in (("ptb", "Penn Treebank"), ("wikitext2", "WikiText-2")):
-        (table,), trained = papers.tables(f"ganea2019:{name}"), rows(f"ganea2019.{name}")
-        gone = [head for head in MODELS[name].heads if head not in {line["setting"]["head"] for line in trained}]
-        said = f"{of} {papers.so_far(table, RESULTS)}"
-        found.append(said + (f", nothing yet of {'; '.join(gone)}" if trained else ""))
-    return f"**How far.** Six epochs each: {'; '.join(found)}, of which there is the start of trainings."
+def hierarchical() -> str:
+    """Heads on one frozen backbone each: perplexity, how many of the ten best, and rows that are read for them."""
+    tables: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name, (_, about) in FOLDERS.items():
+        corpus = "WikiText-2" if "wikitext2" in name else "Penn Treebank"
+        if made := {one["setting"]["head"]: one["got"] for one in rows(f"vlasova-softmax.{name}")}:
+            tables[f"{corpus}, {about}"] = made
 
+    def cell(got: Mapping[str, Any]) -> str:
+        return ", ".join(f"{got[name]:.4g}" for name in ("perplexity", "top10", "rows") if got)
 
-def hierarchical(part: str = "") -> str:
-    """Heads on one frozen backbone."""
-    found = []
-    for line in rows(f"vlasova-softmax.hierarchical{part}"):
-        got = line["got"]
-        numbers = [f"{got[name]:.4g}" for name in ("perplexity", "top10", "rows")]
-        found.append((line["setting"]["head"], *numbers, f"{got['read']:.1%}"))
-    return markdown(("head", "perplexity", "of the ten best", "exact rows", "of a float32 layer's bytes"), found)
-
-
-def languages() -> str:
-    """A tree that people use, asked about lines of a known language."""
-    found = [
-        (line["setting"]["language"], f"{got['lines']:.0f}", f"{got['right']:.1%}", f"{got['top10']:.4g}", f"{got['rows']:.3g}")
-        for line in rows("vlasova-softmax.languages") for got in (line["got"],)
-    ]  # fmt: skip
-    return markdown(("language", "lines", "right", "of the ten best", "of 175 nodes read"), found)
+    heads = (FULL, TUNED, SVD, *HEADS)
+    return markdown(("head", *tables), [(head, *(cell(of.get(head, {})) for of in tables.values())) for head in heads])
 
 
 def token_times() -> str:
@@ -166,8 +182,7 @@ def token_times() -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "study-counts": study_counts,
     "provenance": provenance, "adaptive-rates": adaptive_rates, "adaptive-authors": authors, "svd": svd,
-    "experts": experts, "heads": heads, "heads-run": heads_run,
-    "languages": languages, "token-times": token_times,
-    "hierarchical": hierarchical, "hierarchical-wikitext2": partial(hierarchical, "-wikitext2"),
+    "experts": experts, "heads": heads, "large-heads": large,
+    "token-times": token_times, "hierarchical": hierarchical,
     **{f"printed-{STUDIES[paper].page}": partial(printed, paper) for paper in STUDIES},
 }  # fmt: skip

@@ -57,10 +57,11 @@ LAW: dict[str, set[str]] = {
     "report": {"errors", "matplotlib"},
     "torch": {"integrations"},
     "integrations": {
-        *ASKING, "compile", "heads", "integrations/generation", "integrations/sklearn",
+        *ASKING, "compile", "heads", "integrations/generation", "integrations/graphs", "integrations/sklearn",
         "torch", "transformers", "sklearn", "faiss", "pandas", "pyarrow", "ray", "scipy",
     },
-    "integrations/generation": {*ASKING, "integrations", "torch", "transformers"},
+    "integrations/generation": {*ASKING, "integrations", "integrations/graphs", "torch", "transformers"},
+    "integrations/graphs": {*ASKING, "integrations/generation", "torch", "onnx", "onnxruntime", "openvino"},
     "integrations/sklearn": {*ASKING, "heads", "torch", "sklearn", "scipy"},
     "integrations/llama_cpp": {*ASKING, "fastapi", "llama_cpp", "lm_eval", "sse_starlette", "tqdm", "uvicorn"},
     "integrations/recommenders": {*ASKING, "scipy", "implicit", "rectools"},
@@ -87,6 +88,7 @@ AT_THE_TOP = {
     "heads": {"torch"},
     "integrations": {"torch", "transformers", "sklearn", "scipy"},
     "integrations/generation": {"torch", "transformers"},
+    "integrations/graphs": {"torch", "onnx", "onnxruntime", "openvino"},
     "integrations/sklearn": {"torch", "sklearn", "scipy"},
     "integrations/llama_cpp": {"fastapi", "llama_cpp", "lm_eval", "sse_starlette", "tqdm", "uvicorn"},
     "integrations/recommenders": {"scipy", "implicit", "rectools"},
@@ -95,7 +97,7 @@ AT_THE_TOP = {
 
 
 LOADED = {"cli/terminal.py", "cli/inputs.py", "cli/arrays.py", "cli/nearest.py"}
-"""Of the command line, what only a running command imports; the rest imports nothing of the library before."""
+"""What only a running command imports of the command line; the rest imports nothing of the library before."""
 
 
 def room_of(path: str) -> str:

@@ -77,7 +77,7 @@ def test_what_is_no_file_is_refused(loader: str, tmp_path: Path) -> None:
 
 
 def good_files(folder: Path) -> dict[str, bytes]:
-    """Of every kind that is written here, or read."""
+    """A file of every kind that is written here, or read."""
     found = {}
     for name, made in TARGETS.items():
         place = folder / name

@@ -145,7 +145,7 @@ def test_a_run_of_a_commit_that_is_not_in_the_history_is_refused(tables: ModuleT
 
 
 def test_whole_steps_are_beside_the_fastest_form_of_the_model(tables: ModuleType) -> None:
-    """Of PyTorch's forms the first page shows the one that takes least, too, and the factor may be below one."""
+    """The first page shows also the one of PyTorch's forms that takes least, and the factor may be below one."""
     shown = tables.whole_steps()
     for run in tables.runs("transformers", "decode step").values():
         ms = {row["what"].removesuffix(", greedy"): row["ms"] for row in run["rows"] if row["what"].endswith(", greedy")}

@@ -463,8 +463,9 @@ def llama_tasks() -> str:
         for way, one in found["tasks"]["rows"].items()
     )
     caption = (
-        f"{found['model']}; {found['tasks']['documents']} documents a task, made of WikiText-2's test text; log-probabilities "
-        f"by headlong are within {found['tasks']['error']:.2g} nats for each token. {machine(found['environment'])}"
+        f"{found['model']}; {found['tasks']['documents']} documents a task, made of WikiText-2's test text. Of a distance "
+        f"headlong's output layer may make {found['tasks']['error']:.2g} nats; llama.cpp's layers make the rest: they "
+        f"round what meets weights of few bits. {machine(found['environment'])}"
     )
     titles = ("scored by", "endings: accuracy", "words: accuracy", "endings: furthest from transformers, nats", "words")
     return markdown(ReportTable("", titles, rows, caption))
@@ -478,6 +479,8 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
     "beams": ("beside", "beams", "beams.py", ("what", "allowed", "batch", "us", "times", "same")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
+    "hosts": ("hosts", "hosts", "hosts.py", ("what", "batch", "ms", "times", "equal")),
+    "transcripts": ("hosts", "transcripts", "transcripts.py", ("what", "seconds", "times", "equal")),
     "truth": ("tables", "truth", "ground_truth.py truth", ("what", "processors", "bytes", "alike", "but for ties")),
     "recall": ("tables", "recall", "ground_truth.py recall --layer glove",
                ("contestant", "setting", "same", "per second", "build")),

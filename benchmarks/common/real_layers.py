@@ -90,7 +90,7 @@ def of_gguf(name: str, model: str) -> RealLayer:
     """A language model's own head, rows of Q8_0 written out as float32."""
     from pydoc_data.topics import topics
 
-    from common.models import MODELS, hidden_of, model_file  # type: ignore[import-not-found, unused-ignore]
+    from .models import MODELS, hidden_of, model_file  # noqa: TID252 - common.models in a script, benchmarks.common.models here
 
     texts = {"train": "\n".join(topics.values()), "valid": _data("wikitext-2/valid.txt").read_text(encoding="utf-8")}
     hidden = hidden_of(model, {"train": (texts["train"], 2048), "valid": (texts["valid"], 4096)})

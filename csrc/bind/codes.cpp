@@ -45,6 +45,7 @@ class BoundCodes {
         c.layout.set(c.layout.segments = static_cast<int>(segments.size()), bits, coordinates);
         c.count = (c.rows->vocab + kTile - 1) / kTile;
         check(is_matrix(tiles, c.count, c.layout.bytes), "tiles must be [tiles, bytes]");
+        check(reinterpret_cast<uintptr_t>(tiles.data()) % alignof(float) == 0, "tiles hold float32");
         check(rotation.ndim() == 3 && static_cast<int64_t>(rotation.shape(0)) * kPanel == c.width && static_cast<int64_t>(rotation.shape(1)) == dim &&
                   static_cast<int64_t>(rotation.shape(2)) == kPanel,
               "rotation must be [panels, dim, 32]");
@@ -79,7 +80,7 @@ class BoundCodes {
     nb::capsule capsule() const { return nb::capsule(&codes_, kCodesCapsule); }
 
   private:
-    // Of the numbers that radii are made of.
+    // The largest of the numbers that radii are made of.
     static double largest_of_tiles(const uint8_t* tiles, int64_t count, const TileLayout& layout) {
         float largest = 0, own[2 * kMostSegments];
         for (int64_t t = 0; t < count; ++t) {

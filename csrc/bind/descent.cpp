@@ -34,7 +34,7 @@ class BoundDescent {
         check_nodes();
     }
 
-    nb::tuple topk(Doubles hidden, int64_t k, int threads) const {
+    nb::tuple best(Doubles hidden, int64_t k, int threads) const {
         check(k >= 1 && k <= steps_.vocab, "k must be in 1..vocab");
         const std::vector<Read> read =
             over_queries(hidden, threads, [&](int64_t, const double* x, int own, Read& to) { to.best = descend(steps_, x, k, own, &to); });
@@ -127,7 +127,7 @@ void bind_descent(nb::module_& m) {
         .def(nb::init<int64_t, nb::sequence, Ids, Ids, Ids, Ids, bool, Ids, Ids, Ids, const std::string&>(), nb::arg("dim"),
              nb::arg("parts"), nb::arg("part"), nb::arg("first"), nb::arg("starts"), nb::arg("children"), nb::arg("two_way"),
              nb::arg("owner"), nb::arg("above"), nb::arg("leaf"), nb::arg("isa") = "")
-        .def("topk", &BoundDescent::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("threads") = 0)
+        .def("best", &BoundDescent::best, nb::arg("hidden"), nb::arg("k"), nb::arg("threads") = 0)
         .def("log_probs", &BoundDescent::log_probs, nb::arg("hidden"), nb::arg("ids"), nb::arg("threads") = 0)
         .def_prop_ro("isa", &BoundDescent::isa);
 }

@@ -38,14 +38,12 @@ class BoundExperts {
     }
 
     // FoundOfExpert: logits, ids [batch, k], lse, logit_error, lse_error, proved, rows, bytes, dense, expert [batch]
-    nb::object topk(Doubles hidden, int64_t k, double eps, int threads, double delta, uint64_t seed) const {
+    nb::object best(Doubles hidden, int64_t k, double eps, int threads) const {
         const int64_t batch = batch_of(hidden, experts_.dim);
-        check(k >= 0 && eps > 0 && delta >= 0 && delta < 1, "k >= 0, eps > 0, 0 <= delta < 1");
+        check(k >= 0 && eps > 0, "k >= 0, eps > 0");
         Question question;
         question.k = k;
         question.eps = eps;
-        question.delta = delta;
-        question.seed = seed;
         question.threads = thread_count(threads);
         Routed routed;
         std::vector<Answer> answers;
@@ -110,8 +108,7 @@ void bind_experts(nb::module_& m) {
     nb::class_<BoundExperts>(m, "Experts")
         .def(nb::init<Floats, Ids, Ids, nb::list, bool, bool>(), nb::arg("gate"), nb::arg("ids"), nb::arg("starts"),
              nb::arg("executors"), nb::arg("constant"), nb::arg("scaled"))
-        .def("topk", &BoundExperts::topk, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("threads") = 0,
-             nb::arg("delta") = 0.0, nb::arg("seed") = 0)
+        .def("best", &BoundExperts::best, nb::arg("hidden"), nb::arg("k"), nb::arg("eps"), nb::arg("threads") = 0)
         .def("logits", &BoundExperts::logits, nb::arg("hidden"), nb::arg("ids"))
         .def("everything", &BoundExperts::everything, nb::arg("hidden"), nb::arg("vocab"), nb::arg("threads") = 0)
         .def("sample", &BoundExperts::sample, nb::arg("hidden"), nb::arg("n"), nb::arg("temperature"), nb::arg("seed"),

@@ -154,6 +154,7 @@ class BoundReader {
         check(nb::len(about) == 7, "what a reader says of itself: eps, delta, seed, estimates, threads, path, link");
         eps_ = nb::cast<double>(about[0]), delta_ = nb::cast<double>(about[1]), seed_ = nb::cast<uint64_t>(about[2]);
         estimates_ = nb::cast<bool>(about[3]), threads_ = nb::cast<int>(about[4]), path_ = about[5], link_ = about[6];
+        few_path_ = nb::str((std::string("rows/") + r.executor->isa).c_str());
         check(eps_ > 0 && delta_ >= 0 && delta_ < 1, "eps > 0, 0 <= delta < 1");
     }
 
@@ -167,6 +168,8 @@ class BoundReader {
             return nb::none();
         }
         if (!answer(call)) return nb::none();
+        const auto nothing = [](const Draw& draw) { return draw.id < 0; };  // which Python says
+        if (!call.checked && std::any_of(call.draws.begin(), call.draws.end(), nothing)) return nb::none();
         if (!call.checked) forget_untold(call);
         nb::object found = call.single ? shown<float>(call, view) : shown<double>(call, view);
         return PyArray_CheckExact(hidden.ptr()) ? found : records_.like(found, hidden);
@@ -382,8 +385,12 @@ class BoundReader {
             each(Part::proved, npy_bool{}, [](const Answer& a) { return a.proved; });
         } else if (call.verb == Verb::given) {
             auto [log_probs, log_prob] = fresh<T>(count, call.m);
+            const Question& q = call.question;
+            const auto left = [&](int64_t i) { return q.mask == nullptr || q.mask[(q.mask_per_row ? i / call.m * e.vocab : 0) + call.ids[i]] != 0; };
             for (int64_t i = 0; i < count * call.m; ++i)
-                log_prob[i] = call.told ? rounded<T>(call.exponents[i] - answers[i / call.m].lse, &lost[i / call.m]) : std::numeric_limits<T>::quiet_NaN();
+                log_prob[i] = !call.told ? std::numeric_limits<T>::quiet_NaN()
+                              : left(i)  ? rounded<T>(call.exponents[i] - answers[i / call.m].lse, &lost[i / call.m])
+                                         : -std::numeric_limits<T>::infinity();
             put(Part::logits, call.logits), put(Part::log_probs, log_probs);
         } else if (call.verb == Verb::draw) {
             const int64_t n = call.rules.front().n;
@@ -409,7 +416,7 @@ class BoundReader {
                 extra = static_cast<double>(e.vocab + 8) * 0x1p-53;
             }
         } else if (call.verb == Verb::functional) {
-            bounded(Part::value, [](const Answer& a) { return a.entropy; });
+            bounded(Part::value, [](const Answer& a) { return a.value; });
         }
         if (call.verb != Verb::draw || std::isfinite(call.question.eps)) {
             if (call.verb != Verb::draw || call.checked) bounded(Part::lse, [](const Answer& a) { return a.lse; });
@@ -420,9 +427,11 @@ class BoundReader {
         each(Part::rows, int64_t{}, [&](const Answer& a) { return a.rows + call.m; });
         each(Part::bytes, double{}, [&](const Answer& a) { return a.bytes + static_cast<double>(call.m) * e.row_bytes(); });
         each(Part::full, npy_bool{}, [](const Answer& a) { return a.dense; });
-        put(Part::path, path_);
+        const bool few = std::any_of(answers.begin(), answers.end(), [](const Answer& a) { return a.few; });
+        const nb::object& path = few ? few_path_ : path_;
+        put(Part::path, path);
         const auto part = [&](Part which) { return parts[static_cast<size_t>(which)]; };
-        if (!call.checked) put(Part::cost, made_of(records_.cost, part(Part::rows), part(Part::bytes), part(Part::full), path_));
+        if (!call.checked) put(Part::cost, made_of(records_.cost, part(Part::rows), part(Part::bytes), part(Part::full), path));
         if (call.checked)
             for (nb::object& one : parts)
                 if (!one.is_valid()) one = fresh<double>(0).first;
@@ -451,7 +460,7 @@ class BoundReader {
     nb::tuple kept_;
     const Records& records_;
     Reader reader_;
-    nb::object path_, link_;
+    nb::object path_, few_path_, link_;
     double eps_ = kInf, delta_ = 0;
     uint64_t seed_ = 0;
     int threads_ = 0;

@@ -14,7 +14,7 @@ constexpr int64_t kSeeds = 16;  // nodes of every level on the way to the first 
 
 }  // namespace
 
-void OneQuery::roots(int sharing) {
+void OneQuery::roots() {
     const BlockLevel& root = b_->levels[0];
     w_.bounds.resize(root.groups * kNeighbours);
     bounds_ = w_.bounds.data();
@@ -24,7 +24,7 @@ void OneQuery::roots(int sharing) {
     for (int64_t g = 0; g < root.groups; ++g) {
         b_->looks->sixteen(root.records + g * bytes, root.shape, box_, kLowest, est, &w_.bounds[g * kNeighbours]);
     }
-    answer_.bytes += static_cast<double>(root.groups * bytes) / sharing;
+    answer_.bytes += static_cast<double>(root.groups * bytes);
 }
 
 // A second tree has the threshold of the trees before it.

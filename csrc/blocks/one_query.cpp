@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "kernels/any_rows.h"
+#include "runtime/shared_work.h"
 #include "sampling/largest_key.h"
 
 namespace headlong {
@@ -20,18 +21,18 @@ float down(double x) { return -up(-x); }
 
 }  // namespace
 
-bool OneQuery::begin(int sharing) {
+bool OneQuery::begin() {
     const bool held = w_.rotated.take(*b_, hidden_);
     box_ = w_.rotated.box;
     own_ = w_.rotated.own;
     closer_ = w_.rotated.closer;
-    answer_.bytes = w_.rotated.bytes / sharing;
+    answer_.bytes = w_.rotated.bytes;
     w_.candidate_count = 0;
     w_.pending.count = 0;
     w_.best.clear();
     w_.ids.clear();
     if (!held) return false;
-    roots(sharing);
+    roots();
     seed();
     if (draws()) {
         look_at_lucky(0, keys_->luckiest);
@@ -40,7 +41,7 @@ bool OneQuery::begin(int sharing) {
     return true;
 }
 
-bool OneQuery::enter(const Blocks& blocks, int sharing) {
+bool OneQuery::enter(const Blocks& blocks) {
     b_ = &blocks;
     closer_bytes_ = blocks.closer_shape.class_bytes();
     if (!w_.rotated.take_again(blocks)) return false;
@@ -51,7 +52,7 @@ bool OneQuery::enter(const Blocks& blocks, int sharing) {
     std::make_heap(w_.best.begin(), w_.best.end(), order_);
     if (full_) tau_ = std::max(tau_, threshold());
     shared_ = nullptr;
-    roots(sharing);
+    roots();
     seed();
     return true;
 }
@@ -232,9 +233,7 @@ bool OneQuery::told_apart() const {
     return true;
 }
 
-void OneQuery::add(const std::vector<Scored>& best, int64_t opened, double dropped) {
-    for (const Scored& one : best) keep(one);
-    dropped_ = std::max(dropped_, dropped);
+void OneQuery::add(int64_t opened) {
     opened_ += opened;
     full_ = is_full();
     if (full_) raise(threshold());
@@ -243,10 +242,8 @@ void OneQuery::add(const std::vector<Scored>& best, int64_t opened, double dropp
 void OneQuery::raise(float threshold) {
     tau_ = std::max(tau_, threshold);
     if (shared_ == nullptr) return;
-    float known = shared_->load(std::memory_order_relaxed);
-    while (known < tau_ && !shared_->compare_exchange_weak(known, tau_, std::memory_order_relaxed)) {
-    }
-    tau_ = std::max(tau_, known);
+    raise_to(*shared_, tau_);
+    tau_ = std::max(tau_, shared_->load(std::memory_order_relaxed));
 }
 
 // Whether a candidate is worth its row where a sample is drawn: its own noise says so.

@@ -72,18 +72,17 @@ class OneQuery {
           order_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias, several_ ? 0 : blocks.most_norm, hidden),
           near_(*blocks.kernels, blocks.weight, blocks.kind, blocks.dim, blocks.bias, several_ ? blocks.most_norm : 0, hidden) {}
 
-    // Rotates the query and looks for a first threshold; what is read for `sharing` queries together is shared out. False where
-    // float32 cannot hold the query.
-    bool begin(int sharing);
+    // Rotates the query and looks for a first threshold. False where float32 cannot hold the query.
+    bool begin();
     // Goes on in the next tree, with the threshold and the best that there are. False as above.
-    bool enter(const Blocks& blocks, int sharing);
+    bool enter(const Blocks& blocks);
     // Goes on with a search that another run began, whose threshold every run of it raises.
     void join(const OneQuery& first, float floor, std::atomic<float>& threshold);
     // With a threshold that every run of the search raises, or (null) alone.
     void share(std::atomic<float>* threshold) { shared_ = threshold; }
 
     // What another run of the search found.
-    void add(const std::vector<Scored>& best, int64_t opened, double dropped);
+    void add(int64_t opened);
 
     // The node of the coarsest level reaches the threshold.
     bool wants(int32_t node) const { return bounds_[node] >= tau_; }
@@ -102,8 +101,6 @@ class OneQuery {
     std::vector<Scored>& best() { return w_.best; }
     // Whether the k best are in order, and others behind them, whichever way their sums were rounded.
     bool told_apart() const;
-    // The largest logit that is not among the best.
-    double dropped() const { return dropped_; }
     int64_t opened() const { return opened_; }
     float floor() const { return tau_; }
 
@@ -112,7 +109,7 @@ class OneQuery {
     bool may_win(const Candidate& one) const;
     float threshold() const;
     bool is_there(int32_t row) const { return row >= 0 && (mask_ == nullptr || mask_[row] != 0); }
-    void roots(int sharing);
+    void roots();
     void seed();
     void first_blocks();
     void first_rows();

@@ -11,24 +11,16 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codes/pass.h"
-#include "executor/verbs.h"
-#include "normaliser/draw_points.h"
+#include "codes/betting.h"
+#include "codes/constants.h"
+#include "codes/draw_points.h"
+#include "codes/query_state.h"
 
 namespace headlong {
 namespace {
 
 constexpr double kMassError = 0x1p-13;  // of an exponent: a mass is off by 2^-14 of it, and its logarithm stands for it
-constexpr double kWeightUp = 1 + 0x1p-10;     // of a weight: exponents of float32 masses, in each of its two forms
-constexpr double kForT = 0.95;          // of eps, the rest is for S, which counts by its square
-constexpr double kSpread = 0.004;       // the mean of X^2 that is expected: errors seldom use more of their radii
-constexpr double kFirst = 0.7;          // of the draws that this takes by a rule that is seldom too low
-constexpr double kMore = 0.12;          // of those made, before the bet is looked at again
-constexpr double kMostTaken = 3;         // times the first draws, of those that fell during the scan
-constexpr double kEarly = 0.8;          // of the draws that a rule wants: bets are seldom won before
-constexpr double kLater = 0.4;          // of those made, where a scan is needed to find them
-constexpr uint32_t kRounds = 64;
-constexpr double kExact = 0.05;         // of eps, what rows in float32 may lose; a nat of a logit counts by its surprisal
+constexpr double kWeightUp = 1 + 0x1p-10;  // of a weight: exponents of float32 masses, in each of its two forms
 
 struct Ends {
     double low, high;
@@ -41,63 +33,59 @@ Ends entropies(Ends s, Ends t) {
     return {value(bottom, t.high), std::max(value(s.low, t.low), value(s.high, t.low))};
 }
 
-struct Drawn {
-    int32_t id, times;
-    double y, mass, gap, mark;
+struct Marked {
+    DrawnClass of;
+    double mark;
 };
 
 }  // namespace
 
-bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const CodeMasses& masses, double delta, int threads,
-                      Answer& answer) {
-    const Executor& e = *codes.rows;
-    const CodeQuery& query = all.queries[q];
-    if (static_cast<int64_t>(masses.heads.size()) > most_scored(codes)) return false;
-    const Exponent exponents(codes, question.beta);
-    const double shift = exponents.at(query, masses.edge);
-    Near near;
-    Question finer = question;
-    finer.eps *= kExact;
-    const double logit = dot_error(e, query.hidden) * question.beta + allow_float32(e, query.hidden, finer, near);
+bool entropy_of_codes(const QueryState& state, const Proposal& proposal, double delta) {
+    const Executor& e = state.e;
+    const double beta = state.question.beta, eps = state.question.eps;
+    Answer& answer = state.answer;
+    const int64_t tiles = state.codes.count;
+    if (static_cast<int64_t>(proposal.heads.size()) > state.most_scored()) return false;
+    const double shift = state.exponent.at(state.query, proposal.edge);
+    const double logit = dot_error(e, state.hidden) * beta;
     std::vector<Scored> rows;
-    const auto exponent = [&](double z) { return exponents.above(z, query, masses.edge); };
-    const auto score_rows = [&] { score_asked(e, query.hidden, near, rows, threads, answer); };
-    for (const CodeHead& head : masses.heads) rows.push_back({head.id, 0});
-    score_rows();
+    const auto exponent = [&](double z) { return state.exponent.above(z, state.query, proposal.edge); };
+    for (const Proposal::Head& head : proposal.heads) rows.push_back({head.id, 0});
+    state.score_asked(rows);
     double exact = 0, first = 0;  // sums of e^y and of y e^y
     for (const Scored& row : rows) {
         const double y = exponent(row.z);
         exact += std::exp(y), first += y * std::exp(y);
     }
     double mass = 0, moment = 0, plain = 0;
-    for (int64_t t = 0; t < codes.count; ++t) {
-        mass += masses.sums[t].mass;
-        if (!(masses.spreads[t].shared > 0)) continue;
-        moment += masses.spreads[t].moment;
-        plain += static_cast<double>(masses.sums[t].off.part) * masses.spreads[t].shared;
+    for (int64_t t = 0; t < tiles; ++t) {
+        mass += proposal.sums[t].mass;
+        if (!(proposal.spreads[t].shared > 0)) continue;
+        moment += proposal.spreads[t].moment;
+        plain += static_cast<double>(proposal.sums[t].off.part) * proposal.spreads[t].shared;
     }
     const double known = exact + mass;
     if (!(known > 0) || !std::isfinite(known) || !std::isfinite(plain)) return false;
     const double c = (first + moment) / known, lift = std::max(1.0, std::fabs(c)) * kWeightUp;  // at least 1: gaps are those of S, too
     const double about = -known;  // T at the estimates, by the choice of c
-    std::vector<double> before(codes.count + 1);
-    for (int64_t t = 0; t < codes.count; ++t) {
-        const Stretch& off = masses.sums[t].off;
-        const CodeMasses::Spread& own = masses.spreads[t];
+    std::vector<double> before(tiles + 1);
+    for (int64_t t = 0; t < tiles; ++t) {
+        const Stretch& off = proposal.sums[t].off;
+        const Proposal::Spread& own = proposal.spreads[t];
         before[t + 1] = before[t] + (own.shared > 0 ? off.part * ((lift + 0.5 * off.most()) * own.shared + own.leaning) : 0);
     }
-    const double gaps = before[codes.count], entropy = std::log(known) - c;
+    const double gaps = before[tiles], entropy = std::log(known) - c;
     if (!std::isfinite(gaps) || !std::isfinite(entropy)) return false;
     const double fixed = (1 + 2 * std::fabs(entropy)) * logit + kSumError + (kSumError * (std::fabs(1 + c) * mass - moment) + kMassError * mass) / known +
-                         0x1p-50 * (std::fabs(shift) + 64) + too_large(codes) * (2 - 2 * kFloor + 2 * std::fabs(c)) / known;
-    const double aim = question.eps - fixed;
+                         0x1p-50 * (std::fabs(shift) + 64) + state.too_large() * (2 - 2 * kFloor + 2 * std::fabs(c)) / known;
+    const double aim = eps - fixed;
     if (!(aim > 0)) return false;
     // The answer, if it is within what was asked for.
     const auto within = [&](Ends s, Ends t) {
         const Ends found = entropies(s, t);
         const double half = 0.5 * (found.high - found.low), middle = 0.5 * (found.low + found.high) - 1 - c;
         if (!(half <= aim)) return false;
-        answer.entropy = std::max(0.0, middle), answer.error = std::min(half + fixed, question.eps);
+        answer.value = std::max(0.0, middle), answer.error = std::min(half + fixed, eps);
         answer.lse = std::log(0.5 * (s.low + s.high)) + shift;
         return true;
     };
@@ -105,56 +93,54 @@ bool entropy_of_codes(const Codes& codes, const PreparedCodes& all, int64_t q, c
     if (least > 0 && within({least, known + plain}, {about - gaps, about + gaps})) return true;
     if (!(delta > 0)) return false;
 
-    const double odds = 2 / delta;
-    double found = 0, for_t = kForT;
-    for (const CodeHead& head : masses.heads) found += head.mass;
+    const double odds = 2 / delta, guess = proposal.rate.lift;
+    double found = 0, for_t = kForDecider;
+    for (const Proposal::Head& head : proposal.heads) found += head.mass;
     // The points of the scan with their marks by these weights, as far as none is missing: those with marks below n / gaps are n draws, about.
-    const double complete = masses.rate(masses.sure + found) * std::min(1.0, masses.lift / lift);
-    double draws = kFirst * draws_for(odds, for_t * aim * known / gaps, kSpread);
+    const double complete = proposal.rate.at(proposal.sure + found) * std::min(1.0, guess / lift);
+    double draws = kFirstShare * draws_for(odds, for_t * aim * known / gaps, kExpectedSpread);
     const double limit = std::min(complete, kMostTaken * draws / gaps);
-    std::vector<Drawn> points;
-    for (const CodeDraw& point : masses.draws) {
-        if (!(point.mark < limit * std::max(1.0, lift / masses.lift))) continue;
-        const double y = std::log(static_cast<double>(point.mass)), part = 0.5 * masses.sums[point.id / kTile].off.most();
-        const double ratio = (lift + part - y) / (masses.lift + part - y), mark = point.mark / ratio;
-        if (mark < limit) points.push_back({point.id, 1, y, point.mass, point.gap * ratio, mark});
+    std::vector<Marked> points;
+    for (const Proposal::Point& point : proposal.points) {
+        if (!(point.mark < limit * std::max(1.0, lift / guess))) continue;
+        const double y = std::log(static_cast<double>(point.mass)), part = 0.5 * proposal.sums[point.id / kTile].off.most();
+        const double ratio = (lift + part - y) / (guess + part - y), mark = point.mark / ratio;
+        if (mark < limit) points.push_back({{point.id, 1, point.mass, point.gap * ratio}, mark});
     }
-    std::vector<double> of_t, of_s;  // X of each draw
-    double sum_t = 0, sum_s = 0, squares = 0, taken = 0;  // marks up to there
+    Drawn of_t, of_s;  // X of each draw
+    double taken = 0;  // marks up to there
     auto next = points.begin();
-    for (uint32_t round = 0; round < kRounds; ++round) {
-        if (!(static_cast<double>(answer.rows) + draws < static_cast<double>(most_scored(codes)))) return false;
-        std::vector<Drawn> later;
-        auto first_drawn = next, last_drawn = next;
+    for (uint32_t round = 0; round < kMostRounds; ++round) {
+        if (!(static_cast<double>(answer.rows) + draws < static_cast<double>(state.most_scored()))) return false;
+        std::vector<DrawnClass> classes;
         if (taken < limit) {
             taken = std::min(limit, taken + draws / gaps);
-            last_drawn = next = std::partition(next, points.end(), [&](const Drawn& one) { return one.mark < taken; });
-            std::sort(first_drawn, last_drawn, [](const Drawn& a, const Drawn& b) { return a.id < b.id; });
+            const auto first = next;
+            next = std::partition(next, points.end(), [&](const Marked& one) { return one.mark < taken; });
+            for (auto one = first; one < next; ++one) classes.push_back(one->of);
+            std::sort(classes.begin(), classes.end(), [](const DrawnClass& a, const DrawnClass& b) { return a.id < b.id; });
         } else {
-            draws = std::max(draws, kLater * static_cast<double>(of_t.size()));
-            for (const CodeDrawn& one : find_drawn(codes, all, q, question, masses, lift, before, sorted_points(*e.kernels, masses.key, round + 1, static_cast<int64_t>(draws) + 16, gaps)))
-                later.push_back({one.id, one.times, std::log(one.mass), one.mass, one.gap, 0});
-            first_drawn = later.begin(), last_drawn = later.end();
+            draws = std::max(draws, kScanAgain * static_cast<double>(of_t.each.size()));
+            classes = drawn_at(state, proposal, lift, before, sorted_points(*e.kernels, proposal.key, round + 1, static_cast<int64_t>(draws) + kLeastDraws, gaps));
         }
         rows.clear();
-        for (auto one = first_drawn; one < last_drawn; ++one) rows.push_back({one->id, 0});
-        score_rows();
+        for (const DrawnClass& one : classes) rows.push_back({one.id, 0});
+        state.score_asked(rows);
         for (size_t i = 0; i < rows.size(); ++i) {
-            const Drawn& one = first_drawn[i];
+            const DrawnClass& one = classes[i];
             const double y = exponent(rows[i].z), term = std::exp(y);
-            const double t = ((y - 1 - c) * term - (one.y - 1 - c) * one.mass) / one.gap, s = (term - one.mass) / one.gap;
-            of_t.insert(of_t.end(), one.times, t), of_s.insert(of_s.end(), one.times, s);
-            sum_t += t * one.times, sum_s += s * one.times, squares += t * t * one.times;
+            of_t.add(((y - 1 - c) * term - (std::log(one.mass) - 1 - c) * one.mass) / one.gap, one.times);
+            of_s.add((term - one.mass) / one.gap, one.times);
         }
-        const double count = std::max(1.0, static_cast<double>(of_t.size())), mean_t = sum_t / count, mean_s = sum_s / count;
-        const double middle = known + gaps * mean_s, off_t = for_t * aim * middle / gaps, off_s = 0.5 * std::sqrt((1 - kForT) * aim) * middle / gaps;
-        const double wanted = draws_for(odds, off_t, squares / count);
-        if (count > kEarly * wanted && middle > 0 && refuted(of_t, odds, mean_t + off_t, mean_t - off_t) && refuted(of_s, odds, mean_s + off_s, mean_s - off_s)) {
-            const double t = about + gaps * mean_t;
+        const double count = of_t.count(), middle = known + gaps * of_s.mean();
+        const double off_t = for_t * aim * middle / gaps, off_s = 0.5 * std::sqrt((1 - kForDecider) * aim) * middle / gaps, wanted = of_t.wanted(odds, off_t);
+        if (count > kEarly * wanted && middle > 0 && refuted(of_t.each, odds, of_t.mean() + off_t, of_t.mean() - off_t) &&
+            refuted(of_s.each, odds, of_s.mean() + off_s, of_s.mean() - off_s)) {
+            const double t = about + gaps * of_t.mean();
             if (within({middle - gaps * off_s, middle + gaps * off_s}, {t - gaps * off_t, t + gaps * off_t})) return true;
             for_t *= 0.8;  // S is so uncertain, or so far from its estimates, that it takes more than was set apart for it
         }
-        draws = std::max(kEarly * wanted - count, kMore * count + 16);
+        draws = std::max(kEarly * wanted - count, kBeforeNextLook * count + kLeastDraws);
     }
     return false;
 }

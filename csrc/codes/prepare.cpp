@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "codes/draw_points.h"
 #include "codes/rotated.h"
 #include "executor/verbs.h"
-#include "normaliser/draw_points.h"
 #include "runtime/shared_work.h"
 
 namespace headlong {

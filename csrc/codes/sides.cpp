@@ -7,19 +7,16 @@
 //
 //     sum of v  =  sum over the best, exact + sum b + (sum u) E[X],      v = exp(f(z_c)) ([z_c > z] - top_p),      X = (v - b) / u in [-1, 1]
 //
-// with u how far v can be off b, of a class that is drawn in proportion to u (normaliser/betting.h).
+// with u how far v can be off b, of a class that is drawn in proportion to u (codes/betting.h).
 #include <algorithm>
 #include <cmath>
 
-#include "codes/pass.h"
-#include "executor/verbs.h"
-#include "normaliser/draw_points.h"
+#include "codes/betting.h"
+#include "codes/constants.h"
+#include "codes/query_state.h"
 
 namespace headlong {
 namespace {
-
-constexpr uint64_t kPurpose = 0x6E75636C65757321;  // of these bets' points, among all that is drawn for a query
-constexpr double kFirstPoints = 128, kBeyondWanted = 1.1;
 
 // Of classes with these masses and gaps: both ends of what they have. The lower ends are masses^2 / (masses + gaps), which is convex.
 struct BothEnds {
@@ -34,90 +31,112 @@ struct BothEnds {
 double share_of(double odds) { return odds < kInf ? odds / (1 + odds) : 1; }
 
 // The classes of one query before and behind one of them.
-struct Sides {
-    const Codes& codes;
-    const PreparedCodes& all;
-    int64_t q;
-    const Question& question;
-    const ScanRadii& wide;
-    const float* estimates;
-    const Scored& x;
-    const std::vector<Scored>& best;
-
-    const Executor& e = *codes.rows;
-    const CodeQuery& query = all.queries[q];
-    const double top_p = question.rules[q].top_p;
-    const TrueOrder order{*e.kernels, e, query.hidden};
-    const Exponent exponent{codes, question.beta};
-    const bool among = !order(best.back(), x);  // the best: no others come before it
-    const double off = order.around(x.z);
-    const float reach = floor_of(x.z - off, query.add), above = -floor_of(-x.z - off, -query.add);
-    // No class that is not among the best is far above the first of them.
-    const float first = exponent.affine ? static_cast<float>(best[0].z - query.add) : static_cast<float>(e.linked(best[0].z));
-    const float edge = first + 2 / exponent.scale + std::fabs(first) * 0x1p-20f;
-    const double shift = exponent.at(query, edge);
-    // What roundings may change relatively, and masses that were put at the floor.
-    const double slop = dot_error(e, query.hidden) * question.beta + 2 * kSumError + 0x1p-50 * (std::fabs(shift) + 64), floors = too_large(codes);
-    std::vector<uint64_t> heads = std::vector<uint64_t>(codes.count);
-    double most = kInf;  // of the mass of all classes
-
-    struct Tile {
-        alignas(64) float mass[kTile], shared[kTile];
-        float part, sums[2];
-        uint64_t rest, before, between;  // of those that are not among the best: all, who surely come before x, who may
-        bool sound;
-    };
-
-    double mass_of(const Scored& one) const { return std::exp(exponent.above(one.z, query, edge)); }
-
-    void read(int64_t t, Tile& tile) const {
-        alignas(64) float linked[kTile], ends[kTile], radii[kMostLanes], part[kMostLanes], bend[kMostLanes];
-        const float *est = estimates + t * kTile, *shares = codes.shares(t);
-        codes.scan->radii(codes.tile(t), codes.layout, wide, exponent.slope, radii, part, bend);
-        tile.part = part[0];
-        tile.rest = allowed_in(question, q, e.vocab, t) & ~heads[t];
-        tile.sound = codes.scan->masses(exponent.of(est, query, linked), shares, exponent.scale, edge, bend[0], tile.rest, tile.mass, tile.shared, tile.sums) == 0;
-        const uint64_t reaching = among ? 0 : tile.rest & codes.scan->reach(est, shares, radii[0], reach - wide.constant[0], ends);
-        tile.before = reaching == 0 ? 0 : reaching & codes.scan->reach(est, shares, -radii[0], above + wide.constant[0], ends);
-        tile.between = reaching & ~tile.before;
+class Sides {
+  public:
+    Sides(const QueryState& state, const ScanRadii& wide, const float* estimates, const Scored& x)
+        : state_(state), codes_(state.codes), best_(state.answer.best), wide_(wide), estimates_(estimates), x_(x), top_p_(state.question.rules[state.q].top_p),
+          among_(!state.order(best_.back(), x)), heads_(codes_.count) {
+        const CodeQuery& query = state.query;
+        const double off = state.order.around(x.z);
+        reach_ = floor_of(x.z - off, query.add) - wide.constant[0], above_ = -floor_of(-x.z - off, -query.add) + wide.constant[0];
+        // No class that is not among the best is far above the first of them.
+        const float first = state.exponent.affine ? static_cast<float>(best_[0].z - query.add) : static_cast<float>(state.e.linked(best_[0].z));
+        edge_ = first + 2 / state.exponent.scale + std::fabs(first) * 0x1p-20f;
+        shift_ = state.exponent.at(query, edge_);
+        slop_ = dot_error(state.e, state.hidden) * state.question.beta + 2 * kSumError + 0x1p-50 * (std::fabs(shift_) + 64);
+        for (const Scored& one : best_) heads_[one.id / kTile] |= uint64_t{1} << one.id % kTile;
     }
 
+    double top_p() const { return top_p_; }
+
     // By intervals, which say how much mass there is at all, too. False where they say nothing.
-    bool weigh(Interval& share, Answer& answer) {
-        for (const Scored& one : best) heads[one.id / kTile] |= uint64_t{1} << one.id % kTile;
-        if (!(std::fabs(edge) < 1e30f)) return false;
+    bool weigh(Interval& share) {
+        if (!(std::fabs(edge_) < 1e30f)) return false;
         BothEnds sure, open, behind;
-        for (const Scored& one : best) {
+        for (const Scored& one : best_) {
             const double own = mass_of(one);
-            BothEnds& to = order(one, x) ? sure : behind;
+            BothEnds& to = state_.order(one, x_) ? sure : behind;
             to.low += own, to.high += own;
         }
         double lost = 0;  // of masses of some classes that are what is left of all of a tile
-        for (int64_t t = 0; t < codes.count; ++t) {
+        for (int64_t t = 0; t < codes_.count; ++t) {
             Tile tile;
-            read(t, tile);
-            if (!tile.sound) return false;
+            if (!read(t, tile)) return false;
             double of[2] = {}, between[2] = {};
-            for (uint64_t left = tile.before | tile.between; left != 0; left &= left - 1) {
-                const int c = __builtin_ctzll(left);
+            each_bit(tile.before | tile.between, [&](int c) {
                 double* to = tile.before >> c & 1 ? of : between;
-                to[0] += tile.mass[c], to[1] += tile.shared[c];
-            }
-            const float* sums = tile.sums;
-            sure.add(of[0], of[1], tile.part);
-            open.add(between[0], between[1], tile.part);
-            behind.add(std::max(0.0, sums[0] - of[0] - between[0]), std::max(0.0, sums[1] - of[1] - between[1]) + sums[1] * 0x1p-18, tile.part);
-            lost += sums[0] * 0x1p-18;
+                to[0] += tile.masses.mass[c], to[1] += tile.masses.shared[c];
+            });
+            const Proposal::Sum& sum = tile.masses.sum;
+            sure.add(of[0], of[1], sum.off.part);
+            open.add(between[0], between[1], sum.off.part);
+            behind.add(std::max(0.0, sum.mass - of[0] - between[0]), std::max(0.0, sum.shared - of[1] - between[1]) + sum.shared * 0x1p-18, sum.off.part);
+            lost += sum.mass * 0x1p-18;
         }
         behind.low = std::max(0.0, behind.low - lost), behind.high += lost;
-        const double least = std::max(0.0, sure.low - floors) * std::exp(-2 * slop) / (open.high + behind.high);
-        const double largest = (sure.high + open.high) * std::exp(2 * slop) / std::max(0.0, behind.low - floors);
+        const double floors = state_.too_large(), least = std::max(0.0, sure.low - floors) * std::exp(-2 * slop_) / (open.high + behind.high);
+        const double largest = (sure.high + open.high) * std::exp(2 * slop_) / std::max(0.0, behind.low - floors);
         const double bottom = std::isfinite(least) ? share_of(least) : 0, top = largest >= 0 ? share_of(largest) : 1;
         share = {0.5 * (bottom + top), 0.5 * (top - bottom)};
-        most = sure.high + open.high + behind.high;
-        const double low = std::log(sure.low + open.low + behind.low - floors) - slop, high = std::log(most) + slop;
+        most_ = sure.high + open.high + behind.high;
+        const double low = std::log(sure.low + open.low + behind.low - floors) - slop_, high = std::log(most_) + slop_;
+        Answer& answer = state_.answer;
         if (!std::isfinite(answer.error) && std::isfinite(low) && std::isfinite(high))
-            answer.lse = 0.5 * (low + high) + shift, answer.error = 0.5 * (high - low) + 0x1p-50 * std::fabs(answer.lse);
+            answer.lse = 0.5 * (low + high) + shift_, answer.error = 0.5 * (high - low) + 0x1p-50 * std::fabs(answer.lse);
+        return true;
+    }
+
+    // By a bet: below 0 where x is in the nucleus, above 0 where it is not, 0 where that stays open.
+    int bet(const NucleusBet& on) const {
+        double known = 0, b[kTile], u[kTile];
+        for (const Scored& one : best_) known += value(one);
+        std::vector<double> before(codes_.count + 1);
+        for (int64_t t = 0; t < codes_.count; ++t) {
+            spread(t, b, u);
+            before[t + 1] = before[t];
+            for (int c = 0; c < kTile; ++c) known += b[c], before[t + 1] += u[c];
+        }
+        const double gaps = before[codes_.count], slack = state_.too_large() + 4 * slop_ * most_, odds = 2 / on.delta;
+        if (!(gaps > 0) || !std::isfinite(gaps) || !std::isfinite(slack)) return 0;
+        Drawn drawn;
+        double draws = kFirstPoints, scored = 0;
+        for (uint32_t round = 0; scored + draws < static_cast<double>(state_.most_scored()); ++round) {
+            const std::vector<double> points = sorted_points(*state_.e.kernels, on.key, round, static_cast<int64_t>(draws), gaps);
+            const std::vector<DrawnClass> classes = classes_at(points, before, [&](int64_t tile, double* mass, double* gap) { spread(tile, mass, gap); });
+            std::vector<Scored> rows;
+            for (const DrawnClass& one : classes) rows.push_back({one.id, 0});
+            state_.score(rows);
+            scored += static_cast<double>(rows.size());
+            for (size_t i = 0; i < rows.size(); ++i) drawn.add((value(rows[i]) - classes[i].mass) / classes[i].gap, classes[i].times);
+            if (refuted(drawn.each, odds, (-slack - known) / gaps, -2)) return -1;
+            if (refuted(drawn.each, odds, 2, (slack - known) / gaps)) return 1;
+            const double count = drawn.count(), far = std::fabs(drawn.sum / count + known / gaps);
+            draws = std::max(kBeyondWanted * drawn.wanted(odds, far) - count, kLeastDraws + kMoreDraws * count);
+        }
+        return 0;
+    }
+
+  private:
+    struct Tile {
+        TileMasses masses;
+        uint64_t rest = 0, before = 0, between = 0;  // of those that are not among the best: all, who surely come before x, who may
+    };
+
+    double mass_of(const Scored& one) const { return std::exp(state_.exponent.above(one.z, state_.query, edge_)); }
+    double value(const Scored& one) const { return mass_of(one) * ((state_.order(one, x_) ? 1 : 0) - top_p_); }
+
+    // False where a class is beyond the edge.
+    bool read(int64_t t, Tile& tile) const {
+        alignas(64) float linked[kTile], ends[kTile], radii[kMostLanes], part[kMostLanes], bend[kMostLanes];
+        const float *est = estimates_ + t * kTile, *shares = codes_.shares(t);
+        codes_.scan->radii(codes_.tile(t), codes_.layout, wide_, state_.exponent.slope, radii, part, bend);
+        tile.rest = state_.allowed(t) & ~heads_[t];
+        const TileView view{state_.exponent.of(est, state_.query, linked), shares, state_.exponent.scale, {part[0], bend[0]}, tile.rest};
+        if (tile.masses.take(*codes_.scan, view, edge_, 0) != 0) return false;
+        // Where x is among the best, no others come before it.
+        const uint64_t reaching = among_ ? 0 : tile.rest & codes_.scan->reach(est, shares, radii[0], reach_, ends);
+        tile.before = reaching == 0 ? 0 : reaching & codes_.scan->reach(est, shares, -radii[0], above_, ends);
+        tile.between = reaching & ~tile.before;
         return true;
     }
 
@@ -126,82 +145,37 @@ struct Sides {
         Tile tile;
         read(t, tile);
         for (int c = 0; c < kTile; ++c) {
-            const double mass = tile.mass[c], gap = static_cast<double>(tile.shared[c]) * tile.part;
+            const double mass = tile.masses.mass[c], gap = static_cast<double>(tile.masses.shared[c]) * tile.masses.sum.off.part;
             if ((tile.rest >> c & 1) == 0) b[c] = u[c] = 0;
-            else if (tile.between >> c & 1) b[c] = ((static_cast<double>(estimates[t * kTile + c]) + query.add > x.z ? 1 : 0) - top_p) * mass, u[c] = mass + gap;
-            else if (tile.before >> c & 1) b[c] = (1 - top_p) * mass, u[c] = (1 - top_p) * gap;
-            else b[c] = -top_p * mass, u[c] = top_p * gap;
+            else if (tile.between >> c & 1) b[c] = ((static_cast<double>(estimates_[t * kTile + c]) + state_.query.add > x_.z ? 1 : 0) - top_p_) * mass, u[c] = mass + gap;
+            else if (tile.before >> c & 1) b[c] = (1 - top_p_) * mass, u[c] = (1 - top_p_) * gap;
+            else b[c] = -top_p_ * mass, u[c] = top_p_ * gap;
         }
     }
 
-    double value(const Scored& one) const { return mass_of(one) * ((order(one, x) ? 1 : 0) - top_p); }
-
-    // By a bet that is lost with probability `delta`: below 0 where x is in the nucleus, above 0 where it is not, 0 where that stays open.
-    int bet(double delta, int threads, Answer& answer) const {
-        double known = 0, b[kTile], u[kTile];
-        for (const Scored& one : best) known += value(one);
-        std::vector<double> before(codes.count + 1);
-        for (int64_t t = 0; t < codes.count; ++t) {
-            spread(t, b, u);
-            before[t + 1] = before[t];
-            for (int c = 0; c < kTile; ++c) known += b[c], before[t + 1] += u[c];
-        }
-        const double gaps = before[codes.count], slack = floors + 4 * slop * most, odds = 2 / delta;
-        if (!(gaps > 0) || !std::isfinite(gaps) || !std::isfinite(slack)) return 0;
-        const uint64_t key = mix(key_of(query.hidden, e.dim, question.seed) ^ kPurpose) + static_cast<uint64_t>(x.id);
-        std::vector<double> drawn;
-        double sum = 0, squares = 0, draws = kFirstPoints, scored = 0;
-        for (uint32_t round = 0; scored + draws < static_cast<double>(most_scored(codes)); ++round) {
-            std::vector<CodeDrawn> found;
-            int64_t tile = -1, next = 0;
-            int place = 0;
-            double upto = 0;
-            for (double point : sorted_points(*e.kernels, key, round, static_cast<int64_t>(draws), gaps)) {
-                while (next + 1 < codes.count && before[next + 1] <= point) ++next;
-                if (next != tile) tile = next, place = 0, upto = before[tile], spread(tile, b, u);
-                int last = -1;  // with a gap, where roundings lead beyond the tile
-                for (int i = place; i < kTile; ++i) {
-                    if (!(u[i] > 0)) continue;
-                    last = i;
-                    if (point < upto + u[i]) break;
-                    int more = i + 1;
-                    while (more < kTile && !(u[more] > 0)) ++more;
-                    if (more == kTile) break;
-                    upto += u[i], place = more;
-                }
-                if (last < 0) continue;
-                const auto id = static_cast<int32_t>(tile * kTile + last);
-                if (!found.empty() && found.back().id == id) ++found.back().times;
-                else found.push_back({id, 1, b[last], u[last]});
-            }
-            std::vector<Scored> rows;
-            for (const CodeDrawn& one : found) rows.push_back({one.id, 0});
-            score(e, query.hidden, rows, threads);
-            answer.rows += static_cast<int64_t>(rows.size()), scored += static_cast<double>(rows.size());
-            for (size_t i = 0; i < rows.size(); ++i) {
-                const double off_by = (value(rows[i]) - found[i].mass) / found[i].gap;
-                drawn.insert(drawn.end(), found[i].times, off_by);
-                sum += off_by * found[i].times, squares += off_by * off_by * found[i].times;
-            }
-            if (refuted(drawn, odds, (-slack - known) / gaps, -2)) return -1;
-            if (refuted(drawn, odds, 2, (slack - known) / gaps)) return 1;
-            const double count = std::max<double>(1, static_cast<double>(drawn.size())), far = std::fabs(sum / count + known / gaps);
-            draws = std::max(kBeyondWanted * draws_for(odds, far, squares / count) - count, 16 + 0.2 * count);
-        }
-        return 0;
-    }
+    const QueryState& state_;
+    const Codes& codes_;
+    const std::vector<Scored>& best_;
+    const ScanRadii& wide_;
+    const float* estimates_;
+    Scored x_;
+    double top_p_;
+    bool among_;  // the best
+    float reach_, above_, edge_;
+    double shift_, slop_;  // what roundings may change relatively
+    double most_ = kInf;   // of the mass of all classes
+    std::vector<uint64_t> heads_;
 };
 
 }  // namespace
 
-int side_of(const Codes& codes, const PreparedCodes& all, int64_t q, const Question& question, const ScanRadii& wide, const float* estimates, double delta,
-            const Scored& x, int threads, Answer& answer) {
-    Sides sides{codes, all, q, question, wide, estimates, x, answer.best};
+int side_of(const QueryState& state, const ScanRadii& wide, const float* estimates, const Scored& x, const NucleusBet& on) {
+    Sides sides(state, wide, estimates, x);
     Interval share{};
-    if (!sides.weigh(share, answer)) return 0;
-    if (share.value + share.error < sides.top_p * kSurely) return -1;
-    if (share.value - share.error > sides.top_p / kSurely) return 1;
-    return delta > 0 ? sides.bet(delta, threads, answer) : 0;
+    if (!sides.weigh(share)) return 0;
+    if (share.value + share.error < sides.top_p() * kSurely) return -1;
+    if (share.value - share.error > sides.top_p() / kSurely) return 1;
+    return on.delta > 0 ? sides.bet(on) : 0;
 }
 
 }  // namespace headlong

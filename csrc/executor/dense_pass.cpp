@@ -1,6 +1,7 @@
 // Every row in float64: what is left when intervals cannot help (ties all over, logits beyond float32). All queries that
 // come here share one pass over the rows.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "executor/largest.h"
@@ -46,7 +47,7 @@ double add_exps(const Executor& e, const Question& question, const double* z, in
         own.sum *= fade;
         own.shift = top;
     }
-    if (!question.entropy) {
+    if (question.functional == nullptr) {
         own.sum += e.kernels->sum_exps(f, count, own.shift);
         return most;
     }
@@ -59,6 +60,9 @@ double add_exps(const Executor& e, const Question& question, const double* z, in
 }
 
 }  // namespace
+
+// A logit's error moves it by p |log p + entropy| times that.
+const Functional kEntropy{[](double sum, double moment) { return std::max(0.0, std::log(sum) - moment / sum); }, [](double value) { return 1 + 2 * value; }};
 
 // Runs of rows whose sums are joined in order: the same whatever the threads.
 int64_t pieces(const Executor& e) { return std::max<int64_t>(1, std::min(kMostDensePieces, e.vocab / kLeastPiece)); }
@@ -157,9 +161,9 @@ void finish(const Executor& e, const double* hidden, const std::vector<int64_t>&
         orders[q].settle(answer.best);
         answer.lse = shift == -kInf ? -kInf : shift + std::log(sum);
         answer.error = exact_error(e, hidden + rows[q] * e.dim, question.beta, shift);
-        if (question.entropy) {  // a logit's error moves it by p |log p + entropy| times that
-            answer.entropy = sum > 0 ? std::max(0.0, std::log(sum) - moment / sum) : 0;
-            answer.error *= 1 + 2 * answer.entropy;
+        if (question.functional != nullptr) {
+            answer.value = sum > 0 ? question.functional->value(sum, moment) : 0;
+            answer.error *= question.functional->lost(answer.value);
         }
         answer.proved = true;
         if (all_zero(e, hidden + rows[q] * e.dim)) continue;

@@ -42,9 +42,9 @@ struct Part {
 
 class Scan {
   public:
-    Scan(const Executor& e, const double* hidden, const std::vector<int64_t>& rows, const Question& question)
-        : e_(e), hidden_(hidden), rows_(rows), question_(question), n_(static_cast<int>(rows.size())), x_(rows.size() * query_stride(e.dim)), parts_(rows.size() * question.threads),
-          pieces_(rows.size() * scan_pieces(e)), threshold_(rows.size()), undecided_(rows.size()) {
+    Scan(const Executor& e, const double* hidden, std::vector<int64_t> some, const Question& question)
+        : e_(e), hidden_(hidden), rows_(std::move(some)), question_(question), n_(static_cast<int>(rows_.size())), x_(n_ * query_stride(e.dim)), parts_(n_ * question.threads),
+          pieces_(n_ * scan_pieces(e)), threshold_(n_), undecided_(n_) {
         for (int q = 0; q < n_; ++q) {
             const int64_t stride = query_stride(e.dim);
             std::fill(std::copy_n(hidden_of(q), e.dim, x_.data() + q * stride), x_.data() + (q + 1) * stride, 0.f);
@@ -53,9 +53,6 @@ class Scan {
             // Infinity times zero is none, beside a row of zeros.
             undecided_[q].store(!(radius_.back() < std::numeric_limits<float>::infinity()));
         }
-    }
-
-    void run() {
         scan_rows(e_, {e_.weight, e_.kind, e_.dim, e_.base}, x_.data(), n_, question_.threads, [&](int thread, int64_t piece, int64_t first, int64_t n, float* est) {
             for (int q = 0; q < n_; ++q)
                 if (!undecided_[q].load(std::memory_order_relaxed) && !gather(q, thread, piece, first, n, est + q * kChunk)) undecided_[q].store(true);
@@ -64,6 +61,7 @@ class Scan {
 
     // False: float64 is to decide.
     bool resolve(int q, int threads, Answer& answer) {
+        answer.bytes += static_cast<double>(e_.vocab) * e_.row_bytes() / n_;
         if (undecided_[q].load()) return false;
         std::vector<Hit> hits;
         if (question_.k > 0) {
@@ -173,7 +171,7 @@ class Scan {
 
     const Executor& e_;
     const double* hidden_;
-    const std::vector<int64_t>& rows_;
+    const std::vector<int64_t> rows_;
     const Question& question_;
     int n_;
     Scratch<float> x_;
@@ -185,12 +183,6 @@ class Scan {
 };
 
 }  // namespace
-
-void raise_to(std::atomic<float>& threshold, float value) {
-    float now = threshold.load(std::memory_order_relaxed);
-    while (value > now && !threshold.compare_exchange_weak(now, value, std::memory_order_relaxed)) {
-    }
-}
 
 float largest_estimate(const Executor& e, const Question& question, int64_t row, int64_t first, int64_t n, float* est, bool* finite) {
     const int64_t there = std::min(n, e.vocab - first);
@@ -212,51 +204,19 @@ float radius_of_rows(const Executor& e, const double* hidden) {
     return static_cast<double>(near) < exact ? std::nextafterf(near, std::numeric_limits<float>::infinity()) : near;
 }
 
-AllEstimates estimate_all(const Executor& e, const FloatRows& from, const double* x, int64_t first_row, int n, const Question& question) {
-    const int64_t pieces = scan_pieces(e);
-    AllEstimates all{Scratch<float>(n * e.padded), std::vector<float>(n, -std::numeric_limits<float>::infinity()), std::vector<uint8_t>(n, 1)};
-    std::vector<float> tops(n * pieces, -std::numeric_limits<float>::infinity());
-    std::vector<uint8_t> usable(n * pieces, 1);
-    const Scratch<float> queries = queries_of(x, n, from.width);
-    scan_rows(e, from, queries.data(), n, question.threads, [&](int, int64_t piece, int64_t first, int64_t many, float* est) {
-        for (int q = 0; q < n; ++q) {
-            bool finite = true;
-            float& top = tops[q * pieces + piece];
-            top = std::max(top, largest_estimate(e, question, first_row + q, first, many, est + q * kChunk, &finite));
-            if (!finite) usable[q * pieces + piece] = 0;
-            std::copy_n(est + q * kChunk, many, all.est.data() + q * e.padded + first);
-        }
-    });
-    for (int q = 0; q < n; ++q) {
-        all.top[q] = *std::max_element(&tops[q * pieces], &tops[q * pieces] + pieces);
-        all.usable[q] = *std::min_element(&usable[q * pieces], &usable[q * pieces] + pieces);
-    }
-    return all;
-}
-
 std::vector<Answer> ask(const Executor& e, const double* hidden, int64_t count, const Question& question) {
     if (e.preview.budget > 0) return ask_preview(e, hidden, count, question);
     std::vector<Answer> answers(count);
     std::vector<int64_t> rows, left;
     for (int64_t row = 0; row < count; ++row) {  // vectors of zeros, which pad a batch, tie all classes but for their biases
         answers[row].dense = true;
-        (question.entropy || all_zero(e, hidden + row * e.dim) ? left : rows).push_back(row);
+        (question.functional != nullptr || all_zero(e, hidden + row * e.dim) ? left : rows).push_back(row);
     }
-    for (size_t start = 0; start < rows.size(); start += kScanQueries) {
-        const std::vector<int64_t> some(rows.begin() + start, rows.begin() + std::min(rows.size(), start + kScanQueries));
-        Scan scan(e, hidden, some, question);
-        scan.run();
-        const auto n = static_cast<int64_t>(some.size());
-        std::vector<uint8_t> open(some.size());
-        const int inside = n < 2 * question.threads ? question.threads : 1;  // threads of one query
-        each_resolved(n, question.threads, inside > 1, [&](int64_t q) {
-            Answer& answer = answers[some[q]];
-            answer.bytes += static_cast<double>(e.vocab) * e.row_bytes() / static_cast<double>(n);
-            open[q] = !scan.resolve(static_cast<int>(q), inside, answer);
-        });
-        for (int64_t q = 0; q < n; ++q)
-            if (open[q]) left.push_back(some[q]);
-    }
+    const std::vector<int64_t> open = in_groups(
+        static_cast<int64_t>(rows.size()), kScanQueries, question.threads,
+        [&](int64_t first, int64_t n) { return Scan(e, hidden, {rows.begin() + first, rows.begin() + first + n}, question); },
+        [&](Scan& scan, int64_t i, int64_t q, int threads) { return scan.resolve(static_cast<int>(q), threads, answers[rows[i]]); });
+    for (const int64_t i : open) left.push_back(rows[i]);
     if (!left.empty()) finish(e, hidden, left, question, answers);
     return answers;
 }

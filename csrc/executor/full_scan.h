@@ -82,12 +82,4 @@ inline float radii_of_rows(const Executor& e, float term, int64_t first, int64_t
     return e.kernels->radius(e.norms + first, e.base_error == nullptr ? nullptr : e.base_error + first, term, n, out);
 }
 
-// Estimates of all classes [query][padded] for some rows of the batch, and the largest of each; false where one is no number.
-struct AllEstimates {
-    Scratch<float> est;
-    std::vector<float> top;
-    std::vector<uint8_t> usable;
-};
-AllEstimates estimate_all(const Executor& e, const FloatRows& from, const double* x, int64_t first_row, int n, const Question& question);
-
 }  // namespace headlong

@@ -40,7 +40,7 @@ class Largest {
     }
 
   private:
-    static constexpr size_t kHeap = 32;
+    static constexpr size_t kHeap = 64;  // as many as filters ask for at first
 
     Better better_;
     std::vector<T> kept_;

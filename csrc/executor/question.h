@@ -18,6 +18,14 @@ inline bool better(const Scored& a, const Scored& b) { return a.z > b.z || (a.z 
 
 struct SampleRule;
 
+// A functional F = sum p w of a distribution, w = -log p of a class, from S = sum e^y and M = sum y e^y with y an exponent less any shift.
+// Its terms are bounded by w times what p may be off and p times what w may be: codes/entropy.cpp.
+struct Functional {
+    double (*value)(double sum, double moment);
+    double (*lost)(double value);  // how far off it is for an error of one nat in each logit
+};
+extern const Functional kEntropy;
+
 // A question, the same for all queries of a call.
 struct Question {
     int64_t k = 0;
@@ -27,7 +35,7 @@ struct Question {
     const uint8_t* mask = nullptr;  // [1 or batch][vocab]: 1 where a class may be answered
     bool mask_per_row = false;
     const SampleRule* rules = nullptr;  // [batch]: the largest keys of all classes are asked for, too; null: they are not
-    bool entropy = false;  // is asked for, within eps, with the normaliser; it and `error` are in the answer
+    const Functional* functional = nullptr;  // is asked for, within eps, with the normaliser; its value and `error` are in the answer
     int threads = 1;
 };
 
@@ -60,11 +68,12 @@ struct Answer {
     std::vector<Scored> best;
     std::vector<Draw> draws;  // of all classes, where rules asked for them; none where rows were scanned in full
     double lse = 0, error = kInf;
-    double entropy = 0;  // where it was asked for: the error is its own
+    double value = 0;  // of a functional, where one was asked for: the error is its own
     bool inside = false;  // where the draws go by mass: all of them are in the nucleus
     size_t least = 0, most = SIZE_MAX;  // and of the best, how many are in it
     double kept = 0;     // of draws: the log of the mass that filters keep, within `error`
     bool proved = false, dense = false;
+    bool few = false;  // a mask left few classes, whose rows alone were read
     int64_t rows = 0;
     double bytes = 0;
 };

@@ -1,4 +1,4 @@
-// Rows that are scored one by one, in float64 or, where that is close enough, in float32; and what float arithmetic loses.
+// Rows that are scored one by one, in float64; and what float arithmetic loses.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -8,11 +8,6 @@
 #include "runtime/shared_work.h"
 
 namespace headlong {
-namespace {
-
-double length_of(const Executor& e, const double* hidden) { return std::sqrt(std::inner_product(hidden, hidden + e.dim, hidden, 0.0)); }
-
-}  // namespace
 
 double float_error(const Executor& e, double shift, double beta) {
     const double own = e.link.form == LinkForm::softcap ? e.link_a * beta * 0x1p-19 : e.link.form == LinkForm::table ? (e.link.slop + e.link_b) * beta : 0;
@@ -21,50 +16,22 @@ double float_error(const Executor& e, double shift, double beta) {
 
 double dot_error(const Executor& e, const double* hidden) {
     const double steepest = e.link.form == LinkForm::softcap ? 1 : std::max(e.link_a, 1.0), own = e.link.form == LinkForm::table ? e.link_b : 0;
-    return static_cast<double>(e.dim + 8) * 0x1p-53 * (e.most_norm * length_of(e, hidden) + 1) * steepest + own;
+    return static_cast<double>(e.dim + 8) * 0x1p-53 * (e.most_norm * std::sqrt(std::inner_product(hidden, hidden + e.dim, hidden, 0.0)) + 1) * steepest + own;
 }
-
-double allow_float32(const Executor& e, const double* hidden, const Question& question, Near& w) {
-    const double length = length_of(e, hidden);
-    const double steepest = std::max(e.link.form == LinkForm::softcap ? 1.0 : static_cast<double>(e.link_a), 1.0) * question.beta;
-    const double lost = float_unit(e.dim) * e.most_norm * length * steepest;
-    if (e.link.form == LinkForm::table || !(lost < 0.05 * question.eps) || !(length < 1e15)) return 0;
-    w.floats.assign(hidden, hidden + e.dim);
-    return lost;
-}
-
-namespace {
-
-// dot(ids, count, z) with `grain` rows at a time, by some threads where there is enough to multiply.
-template <typename Id, typename Number, typename Dot>
-void score_by(const Executor& e, std::vector<Scored>& rows, int64_t grain, int64_t small, int threads, const Dot& dot) {
-    constexpr int64_t kGrain = 32;
-    const int64_t n = static_cast<int64_t>(rows.size());
-    Turns<int64_t> next;
-    run_parallel(n * e.dim < small ? 1 : threads, [&](int) {
-        Id ids[kGrain];
-        Number z[kGrain];
-        for (int64_t start = next.fetch_add(grain); start < n; start = next.fetch_add(grain)) {
-            const int64_t count = std::min(grain, n - start);
-            for (int64_t i = 0; i < count; ++i) ids[i] = static_cast<Id>(rows[start + i].id);
-            dot(ids, count, z);
-            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], rows[start + i].id);
-        }
-    });
-}
-
-}  // namespace
 
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads) {
-    score_by<int64_t, double>(e, rows, rows.size() < 256 ? 8 : 32, 16384, threads, [&](const int64_t* ids, int64_t count, double* z) {
-        dot_rows(*e.kernels, e.weight, e.kind, e.dim, ids, count, hidden, z);
-    });
-}
-
-void score_near(const Executor& e, const double* hidden, const Near& w, std::vector<Scored>& rows, int threads) {
-    if (w.floats.empty()) return score(e, hidden, rows, threads);
-    score_by<int32_t, float>(e, rows, 32, 32768, threads, [&](const int32_t* ids, int64_t count, float* z) {
-        dot_floats(*e.kernels, e.weight, e.kind, e.dim, ids, count, w.floats.data(), z);
+    constexpr int64_t most = 32;
+    const int64_t n = static_cast<int64_t>(rows.size()), grain = n < 256 ? 8 : most;  // rows that a thread takes at once
+    Turns<int64_t> next;
+    run_parallel(n * e.dim < 16384 ? 1 : threads, [&](int) {
+        int64_t ids[most];
+        double z[most];
+        for (int64_t start = next.fetch_add(grain); start < n; start = next.fetch_add(grain)) {
+            const int64_t count = std::min(grain, n - start);
+            for (int64_t i = 0; i < count; ++i) ids[i] = rows[start + i].id;
+            dot_rows(*e.kernels, e.weight, e.kind, e.dim, ids, count, hidden, z);
+            for (int64_t i = 0; i < count; ++i) rows[start + i].z = e.exact(z[i], rows[start + i].id);
+        }
     });
 }
 

@@ -8,13 +8,30 @@
 namespace headlong {
 namespace {
 
-// Estimates of some queries from row `first` on.
+// Estimates of all classes [query][padded] by the preview for some queries from row `first` on; false where one is no number.
+struct AllEstimates {
+    Scratch<float> est;
+    std::vector<uint8_t> usable;
+};
 AllEstimates look(const Executor& e, const double* hidden, int64_t first, int n, const Question& question) {
     const Preview& preview = e.preview;
     const int64_t width = preview.width;
     std::vector<double> rotated(n * width);
     for (int q = 0; q < n; ++q) e.kernels->rotate(preview.rotation, preview.rotation_kind, e.dim, width, hidden + (first + q) * e.dim, &rotated[q * width]);
-    return estimate_all(e, {preview.columns, Kind::f32, width, preview.base}, rotated.data(), first, n, question);
+    const int64_t pieces = scan_pieces(e);
+    AllEstimates all{Scratch<float>(n * e.padded), std::vector<uint8_t>(n)};
+    std::vector<uint8_t> usable(n * pieces, 1);
+    const Scratch<float> queries = queries_of(rotated.data(), n, width);
+    scan_rows(e, {preview.columns, Kind::f32, width, preview.base}, queries.data(), n, question.threads, [&](int, int64_t piece, int64_t start, int64_t many, float* est) {
+        for (int q = 0; q < n; ++q) {
+            bool finite = true;
+            largest_estimate(e, question, first + q, start, many, est + q * kChunk, &finite);
+            if (!finite) usable[q * pieces + piece] = 0;
+            std::copy_n(est + q * kChunk, many, all.est.data() + q * e.padded + start);
+        }
+    });
+    for (int q = 0; q < n; ++q) all.usable[q] = *std::min_element(&usable[q * pieces], &usable[q * pieces] + pieces);
+    return all;
 }
 
 // The `budget` best estimates (at least k) are scored and leave `est`; the others keep their preview in the normaliser.
@@ -58,22 +75,17 @@ std::vector<Scored> spend_budget(const Executor& e, const double* hidden, float*
     return scored;
 }
 
-// take(q, estimates, which of them, threads, answer) for every query; those that it cannot take, and those without estimates, are returned.
+// take(row, its estimates, threads, answer) for every query; those without estimates are returned.
 template <typename Take>
 std::vector<int64_t> over_queries(const Executor& e, const double* hidden, int64_t count, const Question& question, std::vector<Answer>& answers, const Take& take) {
-    std::vector<int64_t> left;
-    for (int64_t start = 0; start < count; start += kScanQueries) {
-        const int n = static_cast<int>(std::min<int64_t>(kScanQueries, count - start));
-        AllEstimates all = look(e, hidden, start, n, question);
-        std::vector<uint8_t> open(n);
-        const int inside = n < 2 * question.threads ? question.threads : 1;  // threads of one query
-        each_resolved(n, question.threads, inside > 1, [&](int64_t q) {
-            answers[start + q].bytes = static_cast<double>(e.padded * e.preview.width * 4 + e.dim * e.preview.width * item_bytes(e.preview.rotation_kind)) / n;
-            open[q] = all.usable[q] == 0 || !take(start + q, all, q, inside, answers[start + q]);
+    const std::vector<int64_t> left = in_groups(
+        count, kScanQueries, question.threads, [&](int64_t first, int64_t n) { return look(e, hidden, first, static_cast<int>(n), question); },
+        [&](AllEstimates& all, int64_t row, int64_t q, int threads) {
+            answers[row].bytes = static_cast<double>(e.padded * e.preview.width * 4 + e.dim * e.preview.width * item_bytes(e.preview.rotation_kind)) / static_cast<double>(all.usable.size());
+            if (all.usable[q] == 0) return false;
+            take(row, all.est.data() + q * e.padded, threads, answers[row]);
+            return true;
         });
-        for (int q = 0; q < n; ++q)
-            if (open[q]) left.push_back(start + q);
-    }
     for (const int64_t row : left) answers[row].dense = true;
     return left;
 }
@@ -82,13 +94,12 @@ std::vector<int64_t> over_queries(const Executor& e, const double* hidden, int64
 
 std::vector<Answer> ask_preview(const Executor& e, const double* hidden, int64_t count, const Question& question) {
     std::vector<Answer> answers(count);
-    const std::vector<int64_t> left = over_queries(e, hidden, count, question, answers, [&](int64_t row, AllEstimates& all, int64_t q, int threads, Answer& answer) {
-        answer.best = spend_budget(e, hidden + row * e.dim, all.est.data() + q * e.padded, question, threads, &answer.lse);
+    const std::vector<int64_t> left = over_queries(e, hidden, count, question, answers, [&](int64_t row, float* est, int threads, Answer& answer) {
+        answer.best = spend_budget(e, hidden + row * e.dim, est, question, threads, &answer.lse);
         answer.rows = static_cast<int64_t>(answer.best.size());
         answer.bytes += static_cast<double>(answer.best.size()) * e.row_bytes();
         if (static_cast<int64_t>(answer.best.size()) > question.k) answer.best.resize(question.k);
         answer.error = kInf;
-        return true;
     });
     if (!left.empty()) finish(e, hidden, left, question, answers);
     return answers;
@@ -97,8 +108,7 @@ std::vector<Answer> ask_preview(const Executor& e, const double* hidden, int64_t
 std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
                                    std::vector<Draw>* draws) {
     std::vector<Answer> answers(count);
-    const std::vector<int64_t> left = over_queries(e, hidden, count, question, answers, [&](int64_t row, AllEstimates& all, int64_t q, int threads, Answer& answer) {
-        float* est = all.est.data() + q * e.padded;
+    const std::vector<int64_t> left = over_queries(e, hidden, count, question, answers, [&](int64_t row, float* est, int threads, Answer& answer) {
         double lse = 0;
         const std::vector<Scored> scored = spend_budget(e, hidden + row * e.dim, est, question, threads, &lse);
         answer.rows += static_cast<int64_t>(scored.size());
@@ -106,7 +116,6 @@ std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int6
         std::vector<double> z(est, est + e.vocab);
         for (const Scored& one : scored) z[one.id] = one.z;
         draw_from_all(e, z.data(), nullptr, rules[row], kInf, draws->data() + row * rules[row].n, answer);
-        return true;
     });
     if (!left.empty()) finish_samples(e, hidden, left, question, rules, *draws, answers);
     for (Draw& draw : *draws) draw.proved = false;

@@ -5,12 +5,18 @@
 #include <atomic>
 #include <functional>
 
-#include "executor/beliefs.h"
 #include "executor/executor.h"
 #include "executor/true_order.h"
-#include "normaliser/betting.h"
 
 namespace headlong {
+
+// A class that may be among the best: what it is estimated at, and what it may be at most.
+struct Hit {
+    int32_t id;
+    float est, upper;
+};
+inline bool by_estimate(const Hit& a, const Hit& b) { return a.est > b.est || (a.est == b.est && a.id < b.id); }
+inline bool by_upper(const Hit& a, const Hit& b) { return a.upper > b.upper || (a.upper == b.upper && a.id < b.id); }
 
 using Visit = std::function<void(int64_t piece, int q, int64_t first, int64_t n, const double* z)>;
 
@@ -25,18 +31,6 @@ inline void join_best(std::vector<Scored>& best, const std::vector<Scored>& more
 
 // Candidates that are scored before the threshold is looked at again: joining them reads the k best.
 inline size_t at_once(int64_t k) { return static_cast<size_t>(std::max<int64_t>(32, k / 16)); }
-
-// Takes candidates first .. stop - 1, which come with falling upper ends, some at once, until none of those left can reach the
-// threshold, which rises meanwhile.
-template <typename Some, typename Upper, typename Threshold, typename Take>
-void score_from_the_top(size_t first, size_t stop, const Some& some, const Upper& upper, const Threshold& threshold, const Take& take) {
-    for (size_t at = first; at < stop && !(upper(at) < threshold());) {
-        size_t to = at;
-        for (const size_t most = some(); to < stop && to < at + most && !(upper(to) < threshold());) ++to;
-        take(at, to);
-        at = to;
-    }
-}
 
 // The k best of hits: the best estimates are scored exactly, their worst is the threshold from then on, and what can still reach it is
 // scored, best first, until nothing can. score(rows) says what rows come to.
@@ -63,9 +57,13 @@ struct BestOfHits {
         const auto open = std::partition(hits.begin() + first, hits.end(), [&](const Hit& hit) { return hit.upper >= reach; });
         if (open - (hits.begin() + first) > most) return false;
         std::sort(hits.begin() + first, open, by_upper);
-        score_from_the_top(
-            first, static_cast<size_t>(open - hits.begin()), [&] { return some; }, [&](size_t i) { return hits[i].upper; }, floor,
-            [&](size_t from, size_t to) { take(hits, from, to); });
+        const auto stop = static_cast<size_t>(open - hits.begin());
+        for (size_t from = first; from < stop && !(hits[from].upper < floor());) {
+            size_t to = from;
+            while (to < stop && to < from + some && !(hits[to].upper < floor())) ++to;
+            take(hits, from, to);
+            from = to;
+        }
         order.settle(best);
         return true;
     }
@@ -109,18 +107,13 @@ struct SomeRows {
 // Exponents of a query's best class that float32 has room around: beyond, and where one became infinite, float64 is to decide.
 constexpr double kMostShift = 1e30;
 
-// executor/full_scan.cpp
-void raise_to(std::atomic<float>& threshold, float value);
-
 // executor/svd_softmax.cpp: published answers, which are not proved
 std::vector<Answer> ask_preview(const Executor& e, const double* hidden, int64_t count, const Question& question);
 std::vector<Answer> sample_preview(const Executor& e, const double* hidden, int64_t count, const std::vector<SampleRule>& rules, const Question& question,
                                    std::vector<Draw>* draws);
 
-// executor/rows.cpp: logits of some rows; in float32 where that was allowed, which returns what it loses
+// executor/rows.cpp: logits of some rows
 void score(const Executor& e, const double* hidden, std::vector<Scored>& rows, int threads);
-double allow_float32(const Executor& e, const double* hidden, const Question& question, Near& w);
-void score_near(const Executor& e, const double* hidden, const Near& w, std::vector<Scored>& rows, int threads);
 // What float32 arithmetic may add to lse: link, temperature and shift of terms within 64 nats of the largest one.
 double float_error(const Executor& e, double shift, double beta);
 // What float64 accumulation may add to an exact logit, and the link to its exponent.
@@ -146,11 +139,6 @@ Verdict draw_among(const Executor& e, Answer& answer, bool whole, const SampleRu
 constexpr double kSurely = 1 - 0x1p-20;
 // Whether one of the largest keys of all classes is of none of the best.
 bool draws_beyond(const Answer& answer);
-
-// sampling/sample.cpp, sampling/gumbel_keys.cpp: the largest keys of all classes; false where all rows are better read
-bool draw_plainly(const Executor& e, Estimates& all, const SampleRule& rule, int threads, Draw* draws, Answer& answer);
-void score_known(const Executor& e, Estimates& all, std::vector<Scored>& rows, int threads, Answer& answer);
-bool best_key(const Executor& e, Estimates& all, const SampleRule& rule, int threads, Keys& keys, Keyed& best, Answer& answer);
 
 // executor/dense_pass.cpp: every row in float64; sampling/dense.cpp
 int64_t pieces(const Executor& e);

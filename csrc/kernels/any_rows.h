@@ -13,10 +13,10 @@ namespace headlong {
 constexpr int64_t kRowsAsFloats = 16;  // at once
 
 // work(rows, first, count) with rows ids[first], ids[first + 1], ... (ids null: first, first + 1, ...) in float32.
-template <typename Id, typename Work>
-void as_floats(const Kernels& k, const void* weight, Kind kind, int64_t dim, const Id* ids, int64_t n, const Work& work) {
+template <typename Work>
+void as_floats(const Kernels& k, const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const Work& work) {
     const int64_t bytes = row_bytes(kind, dim);
-    const auto row_of = [&](int64_t i) { return static_cast<const uint8_t*>(weight) + (ids == nullptr ? i : static_cast<int64_t>(ids[i])) * bytes; };
+    const auto row_of = [&](int64_t i) { return static_cast<const uint8_t*>(weight) + (ids == nullptr ? i : ids[i]) * bytes; };
     Scratch<float> rows(static_cast<size_t>(std::min(n, kRowsAsFloats) * dim));
     for (int64_t first = 0; first < n; first += kRowsAsFloats) {
         const int64_t count = std::min(kRowsAsFloats, n - first);
@@ -35,17 +35,9 @@ inline void dot_rows(const Kernels& k, const void* weight, Kind kind, int64_t di
     });
 }
 
-inline void dot_floats(const Kernels& k, const void* weight, Kind kind, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out) {
-    if (!in_blocks_of_codes(kind)) return k.dot_floats(weight, kind, dim, ids, n, x, out);
-    static constexpr int32_t each[kRowsAsFloats] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    as_floats(k, weight, kind, dim, ids, n, [&](const float* rows, int64_t first, int64_t count) {
-        k.dot_floats(rows, Kind::f32, dim, each, count, x, out + first);
-    });
-}
-
 inline void dot_block(const Kernels& k, const void* weight, Kind kind, int64_t dim, int64_t n, const double* x, int queries, double* scratch, double* out, int64_t stride) {
     if (!in_blocks_of_codes(kind)) return k.dot_block(weight, kind, dim, n, x, queries, scratch, out, stride);
-    as_floats(k, weight, kind, dim, static_cast<const int64_t*>(nullptr), n, [&](const float* rows, int64_t first, int64_t count) {
+    as_floats(k, weight, kind, dim, nullptr, n, [&](const float* rows, int64_t first, int64_t count) {
         k.dot_block(rows, Kind::f32, dim, count, x, queries, scratch, out + first, stride);
     });
 }

@@ -19,9 +19,6 @@ constexpr int64_t kWide = 32;      // coordinates that dot_block takes at once
 // ceil(n / kBlock) * kBlock: classes, made up to whole blocks.
 constexpr int64_t in_blocks(int64_t n) { return (n + kBlock - 1) / kBlock * kBlock; }
 
-// A product with a row in 32 sums at the least, their sum, and the rounding of x.
-constexpr double float_unit(int64_t dim) { return (static_cast<double>(dim) / 32 + 40) * 0x1p-24; }
-
 // From a query of dense_rows to the next.
 constexpr int64_t query_stride(int64_t dim) { return (dim + 15) / 16 * 16; }
 
@@ -53,9 +50,6 @@ struct Kernels {
     // out[j] = <row ids[j], x>, accumulated in float64; ids == nullptr: rows 0..n-1 of `weight`.
     void (*dot_rows)(const void* weight, Kind kind, int64_t dim, const int64_t* ids, int64_t n, const double* x,
                      double* out);
-
-    // out[j] = <row ids[j], x> in float32, x rounded from float64, off by at most float_unit(dim) * ‖row‖ ‖x‖.
-    void (*dot_floats)(const void* weight, Kind kind, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out);
 
     // out[q * stride + r] = <row r, x_q> for rows x n, each to the bit what dot_rows says. wide = dim rounded up to a multiple
     // of kWide, x = [n][wide] with zeros beyond dim; scratch holds [count][wide].

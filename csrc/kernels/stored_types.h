@@ -11,7 +11,7 @@ constexpr const char* kKinds[] = {"float32", "float16", "bfloat16", "Q8_0", "Q4_
 
 constexpr bool in_blocks_of_codes(Kind kind) { return kind >= Kind::q8_0; }
 
-// Of one number; 0 where blocks of codes have no such size.
+// The bytes of one number; 0 where blocks of codes have no such size.
 constexpr int64_t item_bytes(Kind kind) { return kind == Kind::f32 ? 4 : in_blocks_of_codes(kind) ? 0 : 2; }
 
 // Weights of a block and its bytes; 0 and those beside the codes where a row is one block.

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "executor/verbs.h"
+#include "reader/few_classes.h"
 #include "reader/samples.h"
 #include "runtime/scratch.h"
 
@@ -33,20 +34,38 @@ Answer best_of(const Executor& e, const SearchResult& found) {
 // Whether blocks are worth their while.
 bool Reader::searches(int64_t count, int64_t k) const { return blocks != nullptr && k <= (count <= max_batch ? max_k : max_k_of_batches); }
 
+template <typename Many>
+std::vector<Answer> Reader::by_classes_left(const double* rows, int64_t count, const Question& question, const Many& many) const {
+    const FewClasses few(question, every ? count : 0, executor->vocab);
+    if (few.rows.empty()) return many(rows, count, question);
+    std::vector<Answer> answers(count);
+    few.answer(*executor, rows, question, nullptr, nullptr, answers);
+    if (few.others.empty()) return answers;
+    const SomeRows part(rows, few.others, question, executor->dim, executor->vocab);
+    SomeRows::put_back(many(part.hidden.data(), static_cast<int64_t>(few.others.size()), part.question), few.others, answers);
+    return answers;
+}
+
 std::vector<Answer> Reader::lse(const double* rows, int64_t count, const Question& question) const {
+    return by_classes_left(rows, count, question, [this](auto... part) { return weigh(part...); });
+}
+
+std::vector<Answer> Reader::weigh(const double* rows, int64_t count, const Question& question) const {
     if (!every) return {};
     return codes != nullptr ? ask(*codes, rows, count, question) : ask(*executor, rows, count, question);
 }
 
 std::vector<Answer> Reader::topk(const double* rows, int64_t count, const Question& question) const {
-    std::vector<Answer> answers = find_best(rows, count, question);
-    if (!says_proved(question))
-        for (Answer& answer : answers) answer.proved = false;
-    return answers;
+    return by_classes_left(rows, count, question, [this](const double* some, int64_t n, const Question& asked) {
+        std::vector<Answer> answers = find_best(some, n, asked);
+        if (!says_proved(asked))
+            for (Answer& answer : answers) answer.proved = false;
+        return answers;
+    });
 }
 
 std::vector<Answer> Reader::find_best(const double* rows, int64_t count, const Question& question) const {
-    if (!std::isinf(question.eps) || !searches(count, question.k)) return lse(rows, count, question);
+    if (!std::isinf(question.eps) || !searches(count, question.k)) return weigh(rows, count, question);
     const int64_t dim = executor->dim, vocab = executor->vocab;
     const std::vector<SearchResult> found = search(*blocks, rows, count, question.k, question.mask, question.mask_per_row, question.threads);
     std::vector<Answer> answers(count);
@@ -59,7 +78,7 @@ std::vector<Answer> Reader::find_best(const double* rows, int64_t count, const Q
     for (int64_t q : left) answers[q].rows = found[q].rows, answers[q].bytes = found[q].bytes;
     const SomeRows some(rows, left, question, dim, vocab);
     const auto many = static_cast<int64_t>(left.size());
-    std::vector<Answer> others = lse(some.hidden.data(), many, some.question);
+    std::vector<Answer> others = weigh(some.hidden.data(), many, some.question);
     if (others.empty()) return {};
     if (question.mask == nullptr)
         for (const Answer& other : others)
@@ -70,7 +89,7 @@ std::vector<Answer> Reader::find_best(const double* rows, int64_t count, const Q
 
 // By codes, else by a full scan.
 std::vector<Answer> Reader::entropy(const double* rows, int64_t count, Question question) const {
-    question.entropy = true;
+    question.functional = &kEntropy;
     if (codes != nullptr) return ask(*codes, rows, count, question);
     std::vector<Answer> answers(count);
     std::vector<int64_t> all(count);
@@ -92,9 +111,14 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const std:
         if (own.back().top_k >= executor->vocab) own.back().top_k = 0;  // to keep all is no filter, and costs none
         own.back().last &= !own.back().keeps_all();
     }
-    if (count > 0 && executor->preview.budget > 0) return headlong::sample(*executor, rows, count, own, question, draws);  // as published
-    std::vector<int64_t> left(count);
-    std::iota(left.begin(), left.end(), 0);
+    const FewClasses few(question, count, executor->vocab);
+    if (few.some_empty) return {};  // there is nothing to draw
+    few.answer(*executor, rows, question, own.data(), draws->data(), answers);
+    std::vector<int64_t> left = few.others;
+    if (!left.empty() && executor->preview.budget > 0) {  // as published
+        draw_from_all(rows, left, own, question, draws, answers);
+        return answers;
+    }
     while (!left.empty()) {  // rows whose masses are at one temperature, with filters or without, together
         const SampleRule& first = own[left.front()];
         const auto alike = [&](int64_t q) { return own[q].beta() == first.beta() && own[q].keeps_all() == first.keeps_all(); };
@@ -107,7 +131,7 @@ std::vector<Answer> Reader::sample(const double* rows, int64_t count, const std:
         if (!done) return {};
     }
     if (!says_proved(question))
-        for (Draw& one : *draws) one.proved = false;
+        for (int64_t q : few.others) std::for_each_n(draws->begin() + q * each, each, [](Draw& one) { one.proved = false; });
     return answers;
 }
 
@@ -154,12 +178,13 @@ bool Reader::draw_from_all(const double* rows, const std::vector<int64_t>& some,
     const auto follow = [&](int64_t q) { return own[q].seed == own[0].seed && own[q].row0 == own[0].row0 + static_cast<uint64_t>(q); };
     bool one_rule = true;
     for (int64_t q = 0; q < n; ++q) one_rule &= follow(q);
-    if (one_rule && samples && every && searches(n, 1)) found = sample_by_blocks(*executor, *blocks, part.hidden.data(), n, own[0], asked, &drawn);
+    if (executor->preview.budget > 0) found = headlong::sample(*executor, part.hidden.data(), n, own, part.question, &drawn);
+    else if (one_rule && samples && every && searches(n, 1)) found = sample_by_blocks(*executor, *blocks, part.hidden.data(), n, own[0], asked, &drawn);
     else if (!every) return false;
     else if (codes != nullptr) return draw_of_codes(part, some, own, draws, answers);
     else found = headlong::sample(*executor, part.hidden.data(), n, own, asked, &drawn);
-    if (std::isfinite(question.eps)) {
-        std::vector<Answer> norms = lse(part.hidden.data(), n, part.question);
+    if (std::isfinite(question.eps) && executor->preview.budget == 0) {
+        std::vector<Answer> norms = weigh(part.hidden.data(), n, part.question);
         for (int64_t q = 0; q < n; ++q) {
             found[q].lse = norms[q].lse, found[q].error = norms[q].error, found[q].kept = 0;
             found[q].rows += norms[q].rows, found[q].bytes += norms[q].bytes, found[q].dense |= norms[q].dense;
@@ -233,7 +258,7 @@ bool Reader::draw_from_best(const double* rows, const std::vector<int64_t>& some
         std::vector<SampleRule> own;
         for (int64_t row : which) own.push_back(rules[row]);
         if (now.keys) asked.rules = own.data();
-        std::vector<Answer> found = now.keys ? lse(part.hidden.data(), n, asked) : find_best(part.hidden.data(), n, asked);
+        std::vector<Answer> found = now.keys ? weigh(part.hidden.data(), n, asked) : find_best(part.hidden.data(), n, asked);
         if (found.empty()) return false;
         for (size_t i = 0; i < which.size(); ++i) {
             Answer& answer = answers[which[i]];

@@ -30,6 +30,7 @@ struct Reader {
     bool samples = false;              // whether they find plain samples
     bool every = true;                 // the executor knows all classes: else what blocks do not answer has no answer, an empty list
 
+    // Where a mask leaves few classes, their rows alone are read: see few_classes.h.
     std::vector<Answer> topk(const double* rows, int64_t count, const Question& question) const;
     std::vector<Answer> lse(const double* rows, int64_t count, const Question& question) const;
     std::vector<Answer> entropy(const double* rows, int64_t count, Question question) const;
@@ -41,8 +42,11 @@ struct Reader {
   private:
     bool says_proved(const Question& question) const { return blocks == nullptr || !(question.delta > 0); }
     bool searches(int64_t count, int64_t k) const;
+    template <typename Many>
+    std::vector<Answer> by_classes_left(const double* rows, int64_t count, const Question& question, const Many& many) const;
+    std::vector<Answer> weigh(const double* rows, int64_t count, const Question& question) const;
     std::vector<Answer> find_best(const double* rows, int64_t count, const Question& question) const;
-    // Of some rows, a rule for each of all; false where not every class is known.
+    // Draws for some rows, by a rule for each of all; false where not every class is known.
     bool draw_from_all(const double* rows, const std::vector<int64_t>& some, const std::vector<SampleRule>& rules, const Question& question,
                        std::vector<Draw>* draws, std::vector<Answer>& answers) const;
     std::vector<int64_t> draw_from_rows(const double* rows, const std::vector<int64_t>& some, const std::vector<uint8_t>& whole, const std::vector<SampleRule>& rules,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "runtime/interrupts.h"
@@ -58,6 +59,53 @@ void each_resolved(int64_t n, int threads, bool alone, const Resolve& resolve) {
     run_parallel(threads, [&](int) {
         for (int64_t q = next++; q < n; q = next++) resolve(q);
     });
+}
+
+// Answers `n` queries, at most `at_once` of them together: scan(first, count) reads what they share, resolve(scanned, query, its place in the scan, threads)
+// ends each. Returns those that it leaves open, for which it is false.
+template <typename Scan, typename Resolve>
+std::vector<int64_t> in_groups(int64_t n, int64_t at_once, int threads, const Scan& scan, const Resolve& resolve) {
+    std::vector<int64_t> left;
+    for (int64_t first = 0; first < n; first += at_once) {
+        const int64_t count = std::min(at_once, n - first);
+        auto scanned = scan(first, count);
+        std::vector<uint8_t> done(count);
+        const int inside = count < 2 * threads ? threads : 1;  // threads of one query
+        each_resolved(count, threads, inside > 1, [&](int64_t q) { done[q] = resolve(scanned, first + q, q, inside); });
+        for (int64_t q = 0; q < count; ++q)
+            if (!done[q]) left.push_back(first + q);
+    }
+    return left;
+}
+
+// What each thread gathered for each query, apart from what others write.
+template <typename T>
+class Gathered {
+  public:
+    Gathered(int threads, int64_t n) : n_(n), all_(threads * n) {}
+    T& at(int thread, int64_t q) { return all_[thread * n_ + q].value; }
+    template <typename Visit>
+    void each(int64_t q, const Visit& visit) {
+        for (size_t i = q; i < all_.size(); i += n_) visit(all_[i].value);
+    }
+
+  private:
+    struct alignas(64) Own {
+        T value;
+    };
+    int64_t n_;
+    std::vector<Own> all_;
+};
+
+// Values of queries that only rise while a scan goes on.
+inline void raise_to(std::atomic<float>& threshold, float value) {
+    float now = threshold.load(std::memory_order_relaxed);
+    while (value > now && !threshold.compare_exchange_weak(now, value, std::memory_order_relaxed)) {}
+}
+inline std::vector<std::atomic<float>> lowest_of(int64_t n) {
+    std::vector<std::atomic<float>> all(n);
+    for (std::atomic<float>& one : all) one.store(std::numeric_limits<float>::lowest());
+    return all;
 }
 
 // What the threads gathered, thread by thread.

@@ -64,7 +64,7 @@ Draw best_of_all(const Executor& e, const std::vector<Scored>& kept, const Sampl
 }  // namespace
 
 void draw_from_all(const Executor& e, const double* z, const double* hidden, const SampleRule& rule, double eps, Draw* draws, Answer& answer) {
-    // Of estimates no row says which of two that are close is larger.
+    // No row says which of two close estimates is larger.
     const std::vector<Scored> kept = hidden == nullptr ? kept_of(e, z, rule, better) : kept_of(e, z, rule, TrueOrder(*e.kernels, e, hidden));
     for (int i = 0; i < rule.n; ++i) draws[i] = best_of_all(e, kept, rule, rule.row0, static_cast<uint32_t>(i));
     if (!std::isfinite(eps)) return;

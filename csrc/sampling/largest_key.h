@@ -20,7 +20,7 @@ struct Lucky {
 
 class LargestKey {
   public:
-    // Of query `row` under a link scale * z + shift; classes are lucky from the noise word `least` on.
+    // The key of query `row` under a link scale * z + shift; classes are lucky from the noise word `least` on.
     LargestKey(const SampleRule& rule, uint64_t row, double scale, double shift, uint64_t least);
 
     // A class was scored.

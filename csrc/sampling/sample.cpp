@@ -1,31 +1,52 @@
-// Sampling one query: every class has a Gumbel of its own, fixed by (seed, row, class), and the argmax of
-// link(z) / T + gumbel is an exact sample. The classes whose keys may be the best are scored, their worst key is the threshold,
-// and what can still reach it is scored.
-// Filters go by the best classes instead: sampling/filters.cpp.
+// Draws of all classes from every row: each class has a Gumbel of its own, fixed by (seed, row, class), and the argmax of link(z) / T + gumbel is
+// an exact sample. Filters go by the best classes instead: sampling/filters.cpp.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "executor/full_scan.h"
 #include "executor/verbs.h"
+#include "sampling/collect_keys.h"
+#include "sampling/philox.h"
 
 namespace headlong {
 namespace {
 
-constexpr int64_t kHeldEstimates = int64_t{1} << 25;  // of estimates at once
+// What a scan of the rows collects for some queries from row `first` of the batch on.
+struct RowKeys {
+    std::vector<std::atomic<bool>> undecided;
+    KeyCollector keys;
 
-// What a scan of the rows shows of one query.
-Estimates estimates_of(const Executor& e, const AllEstimates& scanned, int64_t q, const double* hidden, double beta) {
-    Estimates all;
-    all.hidden = hidden;
-    all.shift = scanned.top[q] > -std::numeric_limits<float>::infinity() ? e.linked(scanned.top[q]) * beta : -kInf;
-    all.est.resize(e.padded), all.rad.resize(e.padded);
-    std::copy_n(scanned.est.data() + q * e.padded, e.padded, all.est.data());
-    radii_of_rows(e, radius_of_rows(e, hidden), 0, e.padded, all.rad.data());
-    return all;
-}
+    RowKeys(const Executor& e, const double* hidden, int64_t first, int64_t n, const SampleRule* rules, const Question& question)
+        : undecided(n), keys(e, rules, n, question.threads, true) {
+        std::vector<float> radius(n);
+        for (int64_t q = 0; q < n; ++q) {
+            radius[q] = radius_of_rows(e, hidden + q * e.dim);
+            undecided[q].store(!(radius[q] < std::numeric_limits<float>::infinity()));
+        }
+        const Scratch<float> x = queries_of(hidden, n, e.dim);
+        scan_rows(e, {e.weight, e.kind, e.dim, e.base}, x.data(), static_cast<int>(n), question.threads, [&](int thread, int64_t, int64_t start, int64_t many, float* est) {
+            alignas(64) float rad[kChunk];
+            for (int64_t q = 0; q < n; ++q) {
+                float* own = est + q * kChunk;
+                bool finite = true;
+                const float top = largest_estimate(e, question, first + q, start, many, own, &finite);
+                if (!finite || !(e.linked(top) / rules[q].temperature < kMostShift)) undecided[q].store(true);
+                if (undecided[q].load(std::memory_order_relaxed) || top == -std::numeric_limits<float>::infinity()) continue;
+                radii_of_rows(e, radius[q], start, many, rad);
+                keys.take(keys.found(thread, q), q, start, many, own, rad, 0, keys.draws(), [](int64_t) { return true; });
+            }
+        });
+    }
+};
 
 }  // namespace
+
+double gumbel(uint64_t seed, uint64_t row, uint32_t draw, int64_t id) {
+    const uint64_t word = static_cast<uint64_t>(philox_word(seed, row, draw, id)) << 32 | philox_word(seed, row, draw | 0x80000000u, id);
+    const double e = word >> 63 ? -std::log1p(-((static_cast<double>(~word) + 0.5) * 0x1p-64))
+                                : -std::log((static_cast<double>(word) + 0.5) * 0x1p-64);
+    return -std::log(e);
+}
 
 // Draws of all classes, each row by a rule of its own.
 std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t count, const std::vector<SampleRule>& rules, const Question& question, std::vector<Draw>* draws) {
@@ -33,52 +54,23 @@ std::vector<Answer> sample(const Executor& e, const double* hidden, int64_t coun
     draws->assign(count * each, Draw{});
     if (e.preview.budget > 0) return sample_preview(e, hidden, count, rules, question, draws);
     std::vector<Answer> answers(count);
-    std::vector<int64_t> left;
-    const int64_t most = std::max<int64_t>(kRowQueries, std::min<int64_t>(kScanQueries, kHeldEstimates / (4 * e.padded)));
-    for (int64_t start = 0; start < count; start += most) {
-        const int n = static_cast<int>(std::min(most, count - start));
-        const AllEstimates scanned = estimate_all(e, {e.weight, e.kind, e.dim, e.base}, hidden + start * e.dim, start, n, question);
-        std::vector<uint8_t> open(n);
-        const int inside = n < 2 * question.threads ? question.threads : 1;  // threads of one query
-        each_resolved(n, question.threads, inside > 1, [&](int64_t q) {
-            const int64_t row = start + q;
+    const std::vector<int64_t> left = in_groups(
+        count, kScanQueries, question.threads,
+        [&](int64_t first, int64_t n) { return RowKeys(e, hidden + first * e.dim, first, n, &rules[first], question); },
+        [&](RowKeys& found, int64_t row, int64_t q, int threads) {
             Answer& answer = answers[row];
             answer.dense = true;
-            answer.bytes = static_cast<double>(e.vocab) * e.row_bytes() / n;
-            open[q] = 1;
-            if (scanned.usable[q] == 0) return;
-            Estimates all = estimates_of(e, scanned, q, hidden + row * e.dim, 1 / rules[row].temperature);
-            open[q] = !draw_plainly(e, all, rules[row], inside, draws->data() + row * each, answer);
+            answer.bytes = static_cast<double>(e.vocab) * e.row_bytes() / static_cast<double>(found.undecided.size());
+            const auto score_rows = [&](std::vector<Scored>& rows) {
+                score(e, hidden + row * e.dim, rows, threads);
+                answer.rows += static_cast<int64_t>(rows.size());
+                answer.bytes += static_cast<double>(rows.size()) * e.row_bytes();
+            };
+            const auto most = static_cast<int64_t>(kMostScored * static_cast<double>(e.vocab)) + 1024;
+            return !found.undecided[q].load() && found.keys.largest_of_all(q, most, score_rows, draws->data() + row * each);
         });
-        for (int q = 0; q < n; ++q)
-            if (open[q]) left.push_back(start + q);
-    }
     if (!left.empty()) finish_samples(e, hidden, left, question, rules, *draws, answers);
     return answers;
-}
-
-bool draw_plainly(const Executor& e, Estimates& all, const SampleRule& rule, int threads, Draw* draws, Answer& answer) {
-    if (!(std::fabs(all.shift) < kMostShift)) return false;
-    for (int i = 0; i < rule.n; ++i) {
-        Keyed best;
-        Keys keys;
-        keys.draw = static_cast<uint32_t>(i);
-        if (!best_key(e, all, rule, threads, keys, best, answer)) return false;
-        if (best.id >= 0) draws[i] = {best.id, best.z, best.key, true};
-    }
-    return true;
-}
-
-// Scores rows; they leave the estimates.
-void score_known(const Executor& e, Estimates& all, std::vector<Scored>& rows, int threads, Answer& answer) {
-    score(e, all.hidden, rows, threads);
-    answer.rows += static_cast<int64_t>(rows.size());
-    answer.bytes += static_cast<double>(rows.size()) * e.row_bytes();
-    for (const Scored& s : rows) {
-        all.est[s.id] = -std::numeric_limits<float>::infinity();
-        all.rad[s.id] = 0;
-    }
-    all.scored.insert(all.scored.end(), rows.begin(), rows.end());
 }
 
 }  // namespace headlong

@@ -22,6 +22,12 @@ constexpr int64_t kPanel = 32;       // columns of a rotation that lie side by s
 constexpr int kLanes = 8;           // queries that are read side by side, at most
 constexpr int kMostLanes = 16;           // numbers of as many queries, filled up to the widest register
 
+// work(place) for every bit that is set, of classes of a tile.
+template <typename Work>
+void each_bit(uint64_t bits, const Work& work) {
+    for (; bits != 0; bits &= bits - 1) work(__builtin_ctzll(bits));
+}
+
 struct TileSegment {
     int bits;
     int64_t groups;  // of 32 coordinates

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -74,6 +74,10 @@ class View:
 
     def __iter__(self) -> Iterator[Array]:
         return (getattr(self, name) for name in self.__slots__[:2])
+
+
+Shown = TypeVar("Shown", bound=View | Answer)
+"""What an answer is shown as: a verb's view of it, or the whole record."""
 
 
 def named_fields(answer: View) -> dict[str, Any]:

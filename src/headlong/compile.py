@@ -11,7 +11,7 @@ import difflib
 import math
 from functools import partial
 from inspect import signature
-from typing import Any, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 import headlong.engines.changed  # noqa: F401  # what engines become when classes come and go
 from headlong import native
@@ -25,7 +25,7 @@ from headlong.engines.device.build import on_device
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
 from headlong.engines.full import Full
-from headlong.engines.method import METHODS, Method, option_names
+from headlong.engines.method import METHODS, Method, Running, option_names
 from headlong.engines.method_choice import choose
 from headlong.engines.methods import adaptive, codes, svd
 from headlong.engines.mixture import engine as mixture
@@ -106,48 +106,42 @@ def compile(
     if isinstance(layer, StructuredLayer):
         if adapt:
             raise OptionError(f"adapt is for a headlong.Layer; {named(layer)} has one engine: leave adapt out")
-        return _structured(layer, method, wanted, calibration, threads, seed, options)
+        return _structured(layer, Wish(method, wanted, options), calibration, Running(threads, seed))
     vectors = None if calibration is None else _vectors(calibration, layer.dim, layer.vocab)
     if adapt and method not in ADAPTED:
         raise OptionError(f"adapt is for methods {' and '.join(ADAPTED)}; leave adapt or method out")
-    how: dict[str, Any] = {"threads": threads, "seed": seed, "options": options}
-    if adapt:
-        return _adapting(layer, method, wanted, vectors, how)
-    return _read(layer, method, wanted, vectors, **how)
-
-
-def _adapting(layer: Layer, method: str, wanted: Promise, vectors: Doubles | None, how: dict[str, Any]) -> Engine | Adapting:
-    """An engine that learns from its queries, where there is a plan to be learned."""
-    engine = _read(layer, method, wanted, vectors, **how)
+    wish, running = Wish(method, wanted, options), Running(threads, seed)
+    engine = _read(layer, wish, running, vectors)
+    if not adapt:
+        return engine
     learns = engine.plan.looks or (method == "auto" and choose(layer, wanted, calibrated=True)[0] == "codes")
-    return Adapting(engine, partial(_read, layer, method, wanted, builders=1, **how)) if learns else engine
+    return Adapting(engine, partial(_read, layer, wish, running, builders=1)) if learns else engine
 
 
-def _read(
-    layer: Layer,
-    method: str,
-    wanted: Promise,
-    vectors: Doubles | None,
-    *,
-    threads: int | None,
-    seed: int,
-    options: dict[str, Any],
-    builders: int | None = None,
-) -> Engine:
+class Wish(NamedTuple):
+    """What was asked for: a method by name, or "auto", what it is to promise, and its options."""
+
+    method: str
+    promise: Promise
+    options: dict[str, Any]
+
+
+def _read(layer: Layer, wish: Wish, running: Running, vectors: Doubles | None, builders: int | None = None) -> Engine:
     """The engine of one matrix, as chosen or as asked for."""
-    name, reason = method, "asked for"
-    if method == "auto":
+    wanted, options, seed = wish.promise, wish.options, running.seed
+    name, reason = wish.method, running.reason
+    if name == "auto":
         name, reason = choose(layer, wanted, vectors is not None)
     if name == "codes":
         options = {"rotation": seed, **options}
-    how: dict[str, Any] = {"threads": threads, "seed": seed, "builders": builders}
-    engine = reading(layer, configured(name, options).aimed(wanted), wanted, vectors, reason=reason, **how)
+    reader = configured(name, options).aimed(wanted)
+    engine = reading(layer, reader, wanted, vectors, running._replace(reason=reason), builders)
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
     if engine.plan.codes is not None and reason != "asked for":
         bits = sum((stop - start) * bits for start, stop, bits, _ in engine.plan.codes.segments) / layer.dim
         engine.reason += f": a code of {bits:.3g} bits for each"
-    timed = method == "auto" and name == "codes" and not {"bits", "segments"} & options.keys()  # those are the caller's
+    timed = wish.method == "auto" and name == "codes" and not {"bits", "segments"} & options.keys()  # those are the caller's
     return codes.by_the_clock(engine, vectors, wanted, seed) if timed and vectors is not None else engine
 
 
@@ -168,25 +162,18 @@ def _check_placed(place: str, *, calibration: Any, adapt: bool) -> None:
             raise OptionError(f"{name} was given, but device is {place!r}: engines there learn from no vectors, leave it out")
 
 
-def _structured(
-    layer: StructuredLayer,
-    method: str,
-    promise: Promise,
-    calibration: Any,
-    threads: int | None,
-    seed: int,
-    options: dict[str, Any],
-) -> StructuredEngine:
+def _structured(layer: StructuredLayer, wish: Wish, calibration: Any, running: Running) -> StructuredEngine:
     """The engine of the layer's kind."""
+    method = wish.method
     if method not in ("auto", layer.kind):
         raise OptionError(f"method is {method!r}; {named(layer)} is read by {layer.kind!r}, which is also its 'auto'")
     engine = ENGINES[layer.kind]
     if calibration is not None:
         raise OptionError(f"the {layer.kind} engine takes no calibration vectors; leave them out")
-    native.threads(threads)
-    chosen = engine.Options(**known(layer.kind, engine.Options, options))
+    native.threads(running.threads)
+    chosen = engine.Options(**known(layer.kind, engine.Options, wish.options))
     reason = "asked for" if method == layer.kind else f"the engine for layers of the kind {layer.kind!r}"
-    return engine(layer, chosen, promise, threads=threads, seed=seed, reason=reason)
+    return engine(layer, chosen, wish.promise, running._replace(reason=reason))
 
 
 def _vectors(calibration: Any, dim: int, vocab: int | None = None) -> Doubles:

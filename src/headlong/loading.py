@@ -13,9 +13,9 @@ from headlong.compile import configured, known
 from headlong.engines.base import Engine
 from headlong.engines.build import checked_norms
 from headlong.engines.changed import Changed
-from headlong.engines.method import METHODS, Method
+from headlong.engines.method import METHODS, Method, Running
 from headlong.engines.saved.engine import read_engine
-from headlong.engines.saved.record import blamed
+from headlong.engines.saved.record import Opening, blamed
 from headlong.engines.structured.base import ENGINES, StructuredEngine
 from headlong.engines.structured.saved import FORMAT as STRUCTURED_ENGINE
 from headlong.engines.structured.saved import read_structured
@@ -30,7 +30,7 @@ from headlong.store import open_file
 LAYERS = (MATRIX_FORMAT, STRUCTURED_LAYER)
 """What files of layers say that they are."""
 ALIKE = 1e-5
-"""Of the lengths of rows, as another instruction set adds them up."""
+"""How alike the lengths of rows are that another instruction set adds up."""
 
 
 def load(
@@ -51,27 +51,25 @@ def load(
                 ends the process by SIGBUS; ``save`` never does that: it replaces files as a whole
     """
     verify, mapped = flag(verify, "verify"), flag(mapped, "mapped")
-    how: dict[str, Any] = {"verify": verify, "mapped": mapped, "threads": native.threads(threads)}
+    how = Opening(verify, mapped, native.threads(threads))
     file = open_file(path)
     if file.metadata.get("format") in LAYERS:
         if layer is not None:
             raise InputError(f"{file.name} holds a layer; expected an engine where layer= is given: leave layer= out")
         if verify and file.checksum is not None:
-            file.verify(how["threads"])
+            file.verify(how.threads)
         return load_layer(path)
     if file.metadata.get("format") == STRUCTURED_ENGINE:
         return _load_structured(path, layer, threads, how)
     if layer is not None and not isinstance(layer, Layer):
         raise InputError(f"layer is {named(layer)}; {os.fspath(path)} holds an engine over a headlong.Layer")
-    saved = read_engine(path, layer, **how)
+    saved = read_engine(path, layer, how)
     with blamed(os.fspath(path)):  # an option that is none, or numbers that the native module refuses
-        if verify and not np.allclose(checked_norms(saved.layer, how["threads"]), saved.norms, rtol=ALIKE, atol=0):
+        if verify and not np.allclose(checked_norms(saved.layer, how.threads), saved.norms, rtol=ALIKE, atol=0):
             raise ValueError("its norms are not those of its rows")
         method = _configured(saved.method, saved.options)
-        engine = Engine(
-            saved.layer, method, saved.plan, saved.norms, saved.promise,
-            threads=threads, seed=saved.seed, reason=saved.reason,
-        )  # fmt: skip
+        running = Running(threads, saved.seed, saved.reason)
+        engine = Engine(saved.layer, method, saved.plan, saved.norms, saved.promise, running)
         return engine if saved.changes is None else Changed(engine, *saved.changes)
 
 
@@ -84,10 +82,10 @@ def _configured(name: Any, options: dict[str, Any]) -> Method:
 
 
 def _load_structured(
-    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: dict[str, Any]
+    path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, threads: int | None, how: Opening
 ) -> StructuredEngine:
-    kept = read_structured(path, layer, **how)
+    kept = read_structured(path, layer, how)
     engine = ENGINES[kept.kind]
     with blamed(os.fspath(path)):
         options = engine.Options(**known(kept.kind, engine.Options, kept.options))
-        return engine(kept.layer, options, kept.promise, threads=threads, seed=kept.seed, reason=kept.reason)
+        return engine(kept.layer, options, kept.promise, Running(threads, kept.seed, kept.reason))

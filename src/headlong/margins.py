@@ -46,7 +46,7 @@ class Margins(NamedTuple):
 
 
 def margins(layer: Layer, hidden: Any, threads: int = 1) -> Margins:
-    """Of each row of ``hidden [n, dim]``; every row of the layer is read, in float64."""
+    """The margin of each row of ``hidden [n, dim]``; every row of the layer is read, in float64."""
     rows = checked_hidden(hidden, layer.dim, vocab=layer.vocab)
     if layer.vocab < 2:
         raise ShapeError("the layer has one class; a margin is between two")

@@ -27,7 +27,7 @@ Mask = NDArray[np.uint8] | None
 FLOAT32_ROOM = 1 - 2.0**-10
 """A thousandth of ``eps`` is for rounding an answer to float32: enough for normalisers up to ``2^13 eps``."""
 MOST_DRAWS = 2**24
-"""Of one row in one call: they come as arrays."""
+"""The most draws for one row in one call: they come as arrays."""
 COLDEST = 1e-6
 """Lower temperatures are the argmax, which needs no noise."""
 RANGES: dict[str, tuple[Any, Any]] = {

@@ -74,7 +74,8 @@ def tune(
             vectors, start = None if method == "full" else calibration, time.perf_counter()
             how: dict[str, Any] = {"eps": eps, "delta": delta, "threads": threads, "seed": seed, **options}
             engine = headlong.compile(layer, method, calibration=vectors, **how)
-            trials[name] = judged(layer, held, truth, k, name, options, engine, time.perf_counter() - start)
+            took = time.perf_counter() - start
+            trials[name] = judged(engine, held, truth, k)._replace(name=name, options=options, build=took)
             yield name, engine
             tell(number + 1, len(plans))
 
@@ -86,12 +87,10 @@ def tune(
     return engine, report
 
 
-def judged(
-    layer: Layer, held: Doubles, truth: Truth, k: int, name: str, options: dict[str, Any], engine: Engine, took: float
-) -> Trial:
+def judged(engine: Engine, held: Doubles, truth: Truth, k: int) -> Trial:
     """Its answers about the held-out vectors against float64, and what one query reads."""
     top = engine.topk(held, k)
-    true = true_log_probs(layer, held, top.ids, truth.lse)
+    true = true_log_probs(engine.layer, held, top.ids, truth.lse)
     wrong = int((np.abs(np.sort(true, axis=1)[:, ::-1] - truth.log_probs) > TIE).any(axis=1).sum())
     worst = float(np.abs(top.log_probs - true).max()) if math.isfinite(engine.promise.eps) else math.inf
     single = [engine.topk(row[None], k).cost for row in held[:FEWEST]]
@@ -99,8 +98,8 @@ def judged(
     # A rate of failures that a promise of this many queries could hardly show is taken for kept.
     allowed = engine.promise.delta * len(held) + 3 * math.sqrt(engine.promise.delta * len(held))
     return Trial(
-        name, options, math.inf, float(np.mean([cost.bytes[0] for cost in single])),
-        float(np.mean([cost.rows[0] for cost in single])), codes, took, worst, wrong, float(np.mean(top.proved)),
+        "", {}, math.inf, float(np.mean([cost.bytes[0] for cost in single])),
+        float(np.mean([cost.rows[0] for cost in single])), codes, 0.0, worst, wrong, float(np.mean(top.proved)),
         wrong <= allowed,
     )  # fmt: skip
 

@@ -69,6 +69,17 @@ class Corpus(NamedTuple):
     valid: Ids
     test: Ids
 
+    def of(self, words: int) -> Corpus:
+        """The same text in its ``words`` most frequent words, ``<unk>`` among them, which stands for every other word too."""
+        unknown = self.vocabulary.ids.get(UNKNOWN, len(self.vocabulary))
+        if not unknown < words <= len(self.vocabulary):
+            raise DataError(
+                f"a vocabulary of {len(self.vocabulary)} words cannot be cut to {words}; expected as many at most, and "
+                f"{UNKNOWN} among the words that are kept"
+            )
+        few = (np.where(ids < words, ids, np.int32(unknown)) for ids in (self.train, self.valid, self.test))
+        return Corpus(Vocabulary(self.vocabulary.words[:words]), *few)
+
 
 def stream(text: str, end: str = END) -> Iterator[str]:
     """The words of each line, and ``<eos>`` after it; an empty line is one ``<eos>``."""

@@ -3,8 +3,7 @@
     text    columns = stream[: columns * rows].reshape(columns, rows).T;  inputs = columns[a:b], target = columns[a+1:b+1]
     pairs   order = shuffle(seed, epoch) within one source length         a batch is sentences of one source length
 
-Nothing is remembered between calls but what can be computed again, so a run that was killed goes on in the middle of an
-epoch with exactly the batches it would have seen.
+Nothing is remembered between calls but what can be computed again.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from headlong import Layer
 from headlong.errors import OptionError, StoreError
 from headlong.store import replacing, write_file
-from studies.models.checkpoint import load_weights, open_checkpoint
+from studies.models.checkpoint import load_weights, open_model
 from studies.models.evaluate import vectors
 from studies.models.jobs import Job, build_job, harvested_feed
 from studies.models.recipe import from_dict
@@ -47,7 +47,7 @@ def harvest(
     wish: Wish = Wish(),  # noqa: B008
     stage: Callable[[str], Callable[[int, int], None]] | None = None,
 ) -> Path:
-    """Cut the layer and its hidden vectors from a trained model: a run's folder or a checkpoint.
+    """Cut the layer and its hidden vectors from a trained model: a run's folder or its file.
 
     ``stage(split)`` gives a callback ``(done, total)`` that counts its batches.
     """
@@ -72,11 +72,11 @@ def harvest(
 
 
 def trained(source: str | os.PathLike[str]) -> Job:
-    """The job of a finished or unfinished run with its best weights, on its own data."""
+    """The job of a finished run with its best weights, on its own data."""
     path = Path(source)
     if path.is_dir() and not (path / BEST).exists():
-        raise StoreError(f"{path} holds no trained model; expected the folder of a run with {BEST} in it, or a checkpoint")
-    file, saved, _ = open_checkpoint(path / BEST if path.is_dir() else path)
+        raise StoreError(f"{path} holds no trained model; expected the folder of a run with {BEST} in it, or that file")
+    file, saved = open_model(path / BEST if path.is_dir() else path)
     name = saved.pop("name")
     job = build_job(from_dict(saved, name))
     load_weights(file, job.model)

@@ -67,15 +67,20 @@ def build_job(recipe: Recipe, data: Loaded | None = None) -> Job:
         raise OptionError(f"no model is called {recipe.model!r}; there are {', '.join(sorted(MODELS))}")
     kind = MODELS[recipe.model]
     data = load(recipe.data) if data is None else data
+    training = recipe.training
     if data.kind != kind.data:
         raise OptionError(f"the model {recipe.model} reads {kind.data}, {data.name} is {data.kind}; choose another of them")
+    if data.kind != "text" and (training.words or training.measured):
+        raise OptionError(f"training.words and training.measured cut a text; {data.name} is {data.kind}: leave them out")
+    if training.words:
+        data = data._replace(content=data.content.of(training.words))
     options = options_from(kind.options, recipe.model_options, "model")
-    torch.manual_seed(recipe.training.seed)
+    torch.manual_seed(training.seed)
     sizes, vocab = _sizes(data.content)
     backbone = kind.build(options, *sizes)
     model = Model(backbone, build_head(recipe.head, backbone.dim, vocab, backbone.tied(), **recipe.head_options))
-    train = _training_feed(data.content, recipe.training)
-    valid, test = (measured_feed(data.content, split, recipe.training) for split in ("valid", "test"))
+    train = _training_feed(data.content, training)
+    valid, test = (measured_feed(data.content, split, training) for split in ("valid", "test"))
     return Job(recipe, data, model, train, valid, test)
 
 
@@ -98,6 +103,7 @@ def measured_feed(content: Any, split: str, training: Training) -> Feed:
         raise OptionError(f"split={split!r}; expected train, valid or test")
     part = getattr(content, split)
     if isinstance(content, Corpus):
+        part = part[: (training.measured if split != "train" else 0) or None]
         columns = max(1, min(EVALUATION_COLUMNS, len(part) // (2 * training.window)))
         try:
             return TextFeed(part, columns, training.window)

@@ -1,4 +1,4 @@
-"""Optimisers whose whole memory is tensors, learning rates that are functions of where a run stands, and types of products::
+"""Optimisers, learning rates that are functions of where a run stands, and types of products::
 
     adam       torch's, fused           sgd     torch's, plain
 
@@ -6,8 +6,6 @@
 
     products   in bfloat16 where it is wanted and the processor can, in float32 otherwise: PyTorch takes longer in bfloat16
                without such instructions, and cannot run an LSTM in it; records say which it was
-
-Nothing here remembers where it is: a resumed run computes the same rates from its step and its history.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from studies.models.recipe import Training
 
@@ -65,18 +63,3 @@ def rate_at(training: Training, step: int, total: int) -> float:
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     for group in optimiser.param_groups:
         group["lr"] = rate
-
-
-def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """``{"3.exp_avg": tensor}``: the state of each parameter, by its number."""
-    state = optimiser.state_dict()["state"]
-    return {f"{i}.{key}": value for i, one in state.items() for key, value in one.items() if torch.is_tensor(value)}
-
-
-def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """The inverse of :func:`optimiser_tensors`."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        number, _, key = name.partition(".")
-        state.setdefault(int(number), {})[key] = value
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -25,7 +25,8 @@ class Training:
     ``optimiser``   "adam" or "sgd"
     ``epoch_steps`` steps of an epoch, for data of which a part is enough; 0: once through all of it
     ``bf16``        autocast in training, on a processor with such products; figures are always measured in float32
-    ``save_steps``  steps between two checkpoints
+    ``words``       of a text: its most frequent words, each other one ``<unk>``; 0: all
+    ``measured``    of a text: tokens of validation and of test that are measured, from the start; 0: all
     """
 
     epochs: int = 6
@@ -37,15 +38,16 @@ class Training:
     rate: float = 2e-3
     clip: float = 0.25
     bf16: bool = False
-    save_steps: int = 500
+    words: int = 0
+    measured: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch", "window", "save_steps"):
+        for name in ("epochs", "batch", "window"):
             if not 1 <= getattr(self, name) < 2**31:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 1 up to 2^31")
         if not 0 < self.rate < math.inf:
             raise OptionError(f"training.rate = {self.rate}; expected a finite rate above 0")
-        for name in ("seed", "clip", "epoch_steps"):
+        for name in ("seed", "clip", "epoch_steps", "words", "measured"):
             if not 0 <= getattr(self, name) < 2**31:
                 raise OptionError(f"training.{name} = {getattr(self, name)}; expected a number from 0 up to 2^31")
         if self.optimiser not in OPTIMISERS:
@@ -89,7 +91,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     # English to German with attention; BLEU on test_2016_flickr
     "multi30k-seq2seq": {
         "data": "multi30k", "model": {"kind": "seq2seq", "dim": 256, "layers": 1, "dropout": 0.3},
-        "training": {"epochs": 7, "batch": 64, "rate": 2e-3, "clip": 1.0, "bf16": True, "save_steps": 200},
+        "training": {"epochs": 7, "batch": 64, "rate": 2e-3, "clip": 1.0, "bf16": True},
     },
 }  # fmt: skip
 

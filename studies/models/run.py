@@ -1,6 +1,6 @@
 """``python -m studies train``: a recipe in, a trained model in a folder and the record of its run out::
 
-    record = train("ptb-lstm")                       # runs/ptb-lstm/{last,best}.safetensors, run.json
+    record = train("ptb-lstm")                       # runs/ptb-lstm/{best.safetensors, run.json}
 
 The record has what it takes to judge and repeat the run: seed, recipe, environment, curve, figures, and the
 checksum of the trained layer. It names no folder and no host.
@@ -18,21 +18,24 @@ import torch
 
 from headlong import Layer
 from headlong.bench.measure import environment
+from headlong.errors import StoreError
 from headlong.store import replacing
 from studies.models.bleu import score_translations
 from studies.models.evaluate import Figures, Tell
 from studies.models.jobs import Job, build_job
 from studies.models.optimisers import product_facts
 from studies.models.recipe import Recipe
-from studies.models.train import Run
+from studies.models.train import BEST, Run
 
 FORMAT, VERSION = "headlong-training", 1
 RECORD = "run.json"
 
 
 def train(recipe: Recipe, out: str | os.PathLike[str] | None = None, report: Tell | None = None) -> dict[str, Any]:
-    """Train, or go on with, the recipe in ``out`` (default ``runs/NAME``); returns the record that it also wrote."""
+    """Train the recipe in ``out`` (default ``runs/NAME``), which holds no model yet; returns the record that it also wrote."""
     folder = Path(out) if out is not None else Path("runs") / recipe.name
+    if (folder / BEST).exists():
+        raise StoreError(f"{folder} holds a trained model; give another folder with --out, or remove this one")
     run = Run(build_job(recipe), folder, report)
     record = describe(run.job, run, run.fit())
     with replacing(folder / RECORD) as file:
@@ -56,9 +59,9 @@ def describe(job: Job, run: Run, figures: Figures) -> dict[str, Any]:
         "recipe": recipe.as_dict() | {"data": job.data.name},
         "parameters": sum(parameter.numel() for parameter in job.model.parameters()),
         "environment": environment(torch.get_num_threads(), **product_facts(recipe.training.bf16)),
-        "seconds": round(run.progress.seconds, 1),
-        "cpu_seconds": round(run.progress.cpu_seconds, 1),
-        "curve": run.progress.history,
+        "seconds": run.history[-1]["seconds"],
+        "cpu_seconds": run.cpu_seconds,
+        "curve": run.history,
         "test": test,
         "layer": {"checksum": layer.checksum(), "vocab": layer.vocab, "dim": layer.dim} if isinstance(layer, Layer) else {},
     }

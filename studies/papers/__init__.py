@@ -20,7 +20,7 @@ from headlong.errors import DataError, OptionError, StoreError, cause
 from studies.papers.cells import Expected, lines_of
 
 FILES = (
-    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical", "svd_hierarchical.languages",
+    "svd_hierarchical.softmax", "svd_hierarchical.hierarchical",
     "monotonic_softmax.synthetic", "monotonic_softmax.language_models", "doubly_sparse.tables",
     "adaptive_softmax.tables", "adaptive_softmax.synthetic", "adaptive_softmax.variance",
 )  # fmt: skip

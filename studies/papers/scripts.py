@@ -36,6 +36,7 @@ SCRIPTS: dict[str, Script] = {
     "liao2019:contents": Script("papers.doubly_sparse.contents", "FILE", "which classes the experts hold"),
     "liao2019:times": Script("papers.doubly_sparse.times", "FILE", "times of every method at the four printed shapes"),
     "training:heads": Script("models.head_costs", "steps|memory FILE", "seconds and memory of a step of each head"),
+    "vlasova-softmax:large": Script("papers.large_heads", "FILE", "the published methods and ours on Gemma's and Qwen's heads"),
     "vlasova-softmax:spectra": Script("papers.svd_hierarchical.spectra", "FILE", "singular values of the layers at hand"),
     "vlasova-softmax:times": Script("papers.svd_hierarchical.times", "prepare|time FOLDER [FILE LAYER...]", "times of heads"),
 }

@@ -69,3 +69,15 @@ def test_published_counts(data: Path, name: str, sizes: tuple[int, ...]) -> None
 def test_published_pair_counts(data: Path) -> None:
     found = load("multi30k", data).content
     assert [len(part.source) for part in found[2:]] == [29_000, 1_014, 1_000]
+
+
+def test_a_vocabulary_is_cut_to_its_most_frequent_words() -> None:
+    corpus = build("a a a <unk> <unk> b c\n", "b a\n", "c <unk>\n")
+    few = corpus.of(3)
+    assert few.vocabulary.words == corpus.vocabulary.words[:3] == ("a", "<unk>", "b")
+    for split, cut in zip(corpus[1:], few[1:], strict=True):
+        words = [corpus.vocabulary.words[i] for i in split.tolist()]
+        assert [few.vocabulary.words[i] for i in cut.tolist()] == [word if word in ("a", "b") else "<unk>" for word in words]
+    for words in (1, 99):
+        with pytest.raises(DataError, match=f"cannot be cut to {words}"):
+            corpus.of(words)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from headlong import Layer
 from headlong.errors import StoreError
@@ -21,7 +22,7 @@ from studies.papers.doubly_sparse import tables as learned
 from studies.papers.doubly_sparse import tasks as study
 from studies.tests.commands import silent
 
-VOCAB, DIM = 40, 16
+VOCAB, DIM, SPOILT = 40, 16, 1e-3
 
 
 @pytest.fixture
@@ -44,9 +45,19 @@ def harvest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Gene
     )  # fmt: skip
     monkeypatch.setattr(learned, "OTHERS", {"ptb": dataclasses.asdict(plan)})
     monkeypatch.setattr(learned, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(learned, "SEEDS_OF_TASKS", ("0", "1"))
-    monkeypatch.setattr(study, "TUNED", 20)
-    monkeypatch.setattr(learned, "SEEDED", ("full-tuned", "d-softmax", "ds-8"))
+    monkeypatch.setattr(
+        learned, "ROWS", {"ptb": {"full": "", "frequent": "", **dict.fromkeys(("full-tuned", "d-softmax", "ds-8"), "01")}}
+    )
+    monkeypatch.setitem(study.TASKS, "ptb", study.TASKS["ptb"]._replace(tuned=20, rates=(SPOILT, 2e-3)))
+    made = study._trained_on  # of which one rate ends in a layer that knows one class only
+
+    def spoilt(data: study.Data, steps: int, rate: float, *rest: Any) -> Any:
+        head = made(data, steps, 2e-3, *rest)
+        with torch.no_grad():
+            head.bias[-1] += 1e4 if rate == SPOILT else 0.0
+        return head
+
+    monkeypatch.setattr(study, "_trained_on", spoilt)
     monkeypatch.setenv("HEADLONG_DATA", str(tmp_path / "data"))
     return tmp_path
 
@@ -65,6 +76,7 @@ def test_rows_are_judged_and_a_stopped_run_goes_on(harvest: Path) -> None:
     few = found["frequent", None]
     assert few["flops"] == 13.33 and few["top1"] <= few["hit"] < 0.6, "three classes of forty"
     assert found["d-softmax", "0"]["flops"] == 2.0
+    assert {found[method, seed]["rate"] for method in ("full-tuned", "d-softmax") for seed in "01"} == {2e-3}, "by validation"
     for seed in ("0", "1"):
         got = found["ds-8", seed]
         assert got["gain"] == pytest.approx(got["top1"] - full["top1"], abs=1e-4)

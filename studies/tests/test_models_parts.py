@@ -1,4 +1,4 @@
-"""Feeds, optimisers, rates and recipes: functions of where a run stands, and nothing else."""
+"""Feeds and recipes: functions of where a run stands, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from headlong.errors import OptionError
 from studies.data.translation import Split as Sentences
 from studies.models.feeds import PairFeed, TextFeed
 from studies.models.jobs import MODELS
-from studies.models.optimisers import build_optimiser, optimiser_tensors, restore_optimiser
-from studies.models.recipe import Training, options_from, read_recipe
+from studies.models.recipe import options_from, read_recipe
 
 IDS = np.arange(1000, dtype=np.int32)
 
@@ -48,29 +47,6 @@ def test_pairs_come_in_batches_of_one_source_length() -> None:
             assert before[1:length, column].tolist() == given.target[row][:-1].tolist()
             assert int(real[:, column].sum()) == length
     assert [list(rows) for rows in feed.groups(0)] != [list(rows) for rows in feed.groups(1)]
-
-
-@pytest.mark.parametrize("name", ["adam", "sgd"])
-def test_an_optimiser_goes_on_from_its_tensors(name: str) -> None:
-    torch.manual_seed(1)
-    training = Training(optimiser=name, rate=0.1)
-    parameters = [torch.nn.Parameter(torch.randn(3, 2)) for _ in range(2)]
-    first = build_optimiser(parameters, training)
-    _walk(first, parameters, 3)
-    copies = [torch.nn.Parameter(p.detach().clone()) for p in parameters]
-    second = build_optimiser(copies, training)
-    restore_optimiser(second, {key: value.clone() for key, value in optimiser_tensors(first).items()})
-    _walk(first, parameters, 3)
-    _walk(second, copies, 3)
-    for one, other in zip(parameters, copies, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
-
-
-def _walk(optimiser: torch.optim.Optimizer, parameters: list[torch.nn.Parameter], steps: int) -> None:
-    for _ in range(steps):
-        optimiser.zero_grad()
-        sum((p**2).sum() for p in parameters).backward()  # type: ignore[union-attr]  # a sum of tensors
-        optimiser.step()
 
 
 def test_a_typo_is_no_default() -> None:

@@ -21,12 +21,12 @@ from studies.tests.commands import silent
 
 
 def test_a_table_without_its_data_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (table,) = papers.tables("vlasova-softmax:svd")
+    (table,) = papers.tables("vlasova-softmax:svd-characters")
     monkeypatch.delenv("HEADLONG_DATA", raising=False)
     assert "HEADLONG_DATA is not set" in papers.missing(table)
     monkeypatch.setenv("HEADLONG_DATA", str(tmp_path))
     assert "not found in the folder that HEADLONG_DATA names" in papers.missing(table)
-    with pytest.raises(DataError, match="vlasova-softmax:svd is not run: .*not found"):
+    with pytest.raises(DataError, match="vlasova-softmax:svd-characters is not run: .*not found"):
         next(papers.results(table, silent))
 
 
@@ -99,17 +99,13 @@ def test_model_rows_differ_in_the_head_and_in_what_makes_up_for_it() -> None:
     from studies.papers.monotonic_softmax import language_models as study
 
     for name, table in study.STUDIES.items():
-        recipes = {head: study.recipe_of(name, head, 2) for head in table.heads}
+        recipes = {head: study.recipe_of(name, head, 2) for head in table.heads if head != study.TUNED}
         assert len({recipe.training for recipe in recipes.values()}) == 1
-        assert {recipe.training.epochs for recipe in recipes.values()} == {table.epochs}
-        if table.equal:
-            whole = study.parameters("softmax", study.DIM, study.VOCABS[table.corpus])
-            for head, recipe in recipes.items():
-                mine = study.parameters(head, recipe.model_options["dim"], study.VOCABS[table.corpus])
-                assert abs(mine / whole - 1) < 3e-3, head
-    assert study.width_of("MoS, K = 15", 10_000) < study.width_of("MoS, K = 3", 10_000) < study.DIM
-    early = study.STUDIES["wikitext2-early"].heads
-    assert {study.recipe_of("wikitext2-early", head, 1).model_options["dim"] for head in early} == {study.DIM, study.WIDER}
+        whole = study.parameters("softmax", table.dim, study.vocab_of(table))
+        for head, recipe in recipes.items():
+            mine = study.parameters(head, recipe.model_options["dim"], study.vocab_of(table))
+            assert abs(mine / whole - 1) < 1e-2, head
+        assert study.width_of("MoS, K = 15", table) <= study.width_of("MoS, K = 3", table) < table.dim
 
 
 @pytest.mark.parametrize("head", ["softmax", "MoS, K = 3", "MoC, K = 15"])

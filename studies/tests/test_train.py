@@ -1,4 +1,4 @@
-"""The training loop: killed and resumed, on a full disk, in two processes, from the command line to a harvested layer."""
+"""The training loop, from the command line to a harvested layer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from headlong import Layer
-from headlong.errors import MalformedFileError, NonFiniteError, OptionError
+from headlong.errors import MalformedFileError, NonFiniteError, OptionError, StoreError
 from headlong.store import open_file
 from studies.models.harvest import Wish, harvest, trained
 from studies.models.jobs import build_job
 from studies.models.recipe import Recipe, from_dict
 from studies.models.run import train
-from studies.models.train import BEST, LAST, Run
+from studies.models.train import BEST, Run
 from studies.tests.commands import ran
 
 WORDS = 40
@@ -41,7 +41,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(text: Path, **training: Any) -> Recipe:
-    fields = {"epochs": 2, "batch": 4, "window": 10, "rate": 0.01, "save_steps": 5} | training
+    fields = {"epochs": 2, "batch": 4, "window": 10, "rate": 0.01} | training
     data = {"data": str(text), "model": {"kind": "lstm", "dim": 12, "layers": 2}, "training": fields}
     return from_dict(data, "small")
 
@@ -61,53 +61,44 @@ def test_training_learns_and_records(text: Path, tmp_path: Path) -> None:
     assert record["layer"]["checksum"] == checksum(tmp_path)
 
 
-def test_stopped_anywhere_and_resumed_is_the_same_run(text: Path, tmp_path: Path) -> None:
+def test_the_same_recipe_is_the_same_run(text: Path, tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for kind in ("adam", "sgd"):
-            asked = recipe(text, epochs=4, optimiser=kind, rate=0.01 if kind == "adam" else 30.0)
-            whole = train(asked, tmp_path / kind / "whole")
-            for stop in (7, 60, 112):
-                _interrupted(asked, tmp_path / kind / "cut", stop)
-            cut = train(asked, tmp_path / kind / "cut")
-            assert cut["test"] == whole["test"] and cut["layer"] == whole["layer"]
-            plain = ("train_loss", "valid_loss", "rate")
-            for one, other in zip(cut["curve"], whole["curve"], strict=True):
-                assert [one[key] for key in plain] == [other[key] for key in plain]
+            asked = recipe(text, optimiser=kind, rate=0.01 if kind == "adam" else 30.0)
+            one, other = (train(asked, tmp_path / kind / name) for name in ("one", "other"))
+            assert one["test"] == other["test"] and one["layer"] == other["layer"]
     finally:
         torch.set_num_threads(threads)
 
 
-class StoppedError(Exception):
-    pass
+def test_the_best_of_its_epochs_is_kept(text: Path, tmp_path: Path) -> None:
+    run = Run(build_job(recipe(text, epochs=3, rate=0.05)), tmp_path)
+    seen: list[str] = []
+
+    def spoil(done: int, total: int) -> None:
+        if done == 2 * total // 3:
+            seen.append(run.job.model.head.to_layer().checksum())
+        if done == total:
+            with torch.no_grad():
+                run.job.model.head.bias.add_(torch.arange(float(run.job.model.head.vocab)))
+
+    run._report = spoil
+    run.fit()
+    assert run.history[2]["valid_loss"] > run.history[1]["valid_loss"] == run.best
+    assert checksum(tmp_path) == run.job.model.head.to_layer().checksum() == seen[0]
 
 
-def _interrupted(asked: Recipe, folder: Path, steps: int) -> None:
-    def stop(done: int, total: int) -> None:
-        nonlocal steps
-        steps -= 1
-        if not steps:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        Run(build_job(asked), folder, stop).fit()
-
-
-def test_another_recipe_does_not_go_on_with_this_run(text: Path, tmp_path: Path) -> None:
-    _interrupted(recipe(text), tmp_path, 8)
-    with pytest.raises(OptionError, match="is a run of another recipe"):
-        train(recipe(text, rate=0.02), tmp_path)
-
-
-@pytest.mark.parametrize("spoil", [lambda raw: raw[: len(raw) // 2], lambda raw: b"", lambda raw: b"x" * len(raw)])
-def test_a_damaged_checkpoint_is_refused_and_kept(text: Path, tmp_path: Path, spoil: Any) -> None:
-    _interrupted(recipe(text), tmp_path, 8)
-    damaged = spoil((tmp_path / LAST).read_bytes())
-    (tmp_path / LAST).write_bytes(damaged)
-    with pytest.raises(MalformedFileError):
+def test_a_trained_model_is_not_trained_over(text: Path, tmp_path: Path) -> None:
+    train(recipe(text, epochs=1), tmp_path)
+    before = (tmp_path / BEST).read_bytes()
+    with pytest.raises(StoreError, match="holds a trained model; give another folder"):
         train(recipe(text), tmp_path)
-    assert (tmp_path / LAST).read_bytes() == damaged
+    assert (tmp_path / BEST).read_bytes() == before
+    (tmp_path / BEST).write_bytes(before[: len(before) // 2])
+    with pytest.raises(MalformedFileError):
+        trained(tmp_path)
 
 
 def test_a_loss_that_explodes_stops_the_run(text: Path, tmp_path: Path) -> None:
@@ -165,7 +156,7 @@ def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> Non
     done = ran("train", "ptb-lstm", "--data", str(text), "--head", "dense", "--out", str(run), *options)
     assert done.exit_code == 0, done.stderr
     assert "ptb-lstm: test perplexity" in done.stdout
-    assert {path.name for path in run.iterdir()} == {LAST, BEST, "run.json"}
+    assert {path.name for path in run.iterdir()} == {BEST, "run.json"}
     done = ran("harvest", str(run), "--out", str(out), "--rows", "50")
     assert done.exit_code == 0, done.stderr
     assert open_file(out / "hidden.safetensors").read("valid_hidden").shape == (50, 8)
@@ -177,3 +168,34 @@ def test_the_command_line_trains_and_harvests(text: Path, tmp_path: Path) -> Non
     ]:
         done = ran(*words)
         assert done.exit_code == 2 and fault in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_text_is_cut_in_words_and_in_what_is_measured(text: Path, tmp_path: Path) -> None:
+    with_unknown = tmp_path / "t.txt"
+    with_unknown.write_text(text.read_text().replace("w1 ", "<unk> ").replace("w0 ", "<unk> "))
+    whole, cut = (build_job(recipe(with_unknown, **few)) for few in ({}, {"words": 20, "measured": 44}))
+    assert cut.model.head.vocab == len(cut.classes) == 20 and cut.classes == whole.classes[:20]
+    assert cut.train.steps(0) == whole.train.steps(0), "the training text is as long"
+    columns, window = 2, 10  # of 44 tokens
+    assert sum(len(cut.valid.batch(0, step).target) for step in range(cut.valid.steps(0))) == 44 - columns
+    assert 44 // (2 * window) == columns
+
+
+def test_the_control_starts_from_the_softmax_and_validation_chooses_its_rate(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from studies.papers.monotonic_softmax import language_models as study
+
+    monkeypatch.chdir(tmp_path)
+    vocab = len(build_job(recipe(text)).classes)
+    monkeypatch.setitem(study.VOCABS, str(text), vocab)
+    training = {"epochs": 1, "epoch_steps": 8, "batch": 4, "window": 10}
+    monkeypatch.setitem(study.STUDIES, "tiny", study.Study(str(text), {study.SOFTMAX: 1, study.TUNED: 1}, 12, 0.0, training))
+    before = study.train("tiny", study.SOFTMAX, 1, lambda *_: None)
+    seen = {}
+    for rates in ((1e-9,), (1.0,), (1e-9, 1.0)):
+        monkeypatch.setattr(study, "RATES", rates)
+        seen[rates] = study.tuned("tiny", 1, lambda *_: None)
+    assert seen[1e-9,]["valid"] == pytest.approx(before["valid"]), "a rate of nothing leaves the softmax as it was"
+    assert seen[1e-9,]["epochs"] == 2
+    assert seen[1e-9, 1.0] == min(seen[1e-9,], seen[1.0,], key=lambda one: one["valid"])

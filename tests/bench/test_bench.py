@@ -251,7 +251,7 @@ def test_other_work_comes_before_every_cold_call() -> None:
         if heard[-1] != "work":
             heard.append("work")
 
-    found = cold.contest([one("a"), one("b")], [0, 1, 2], 1, 4, work)
+    found = cold.contest([one("a"), one("b")], [0, 1, 2], 1, measure.Schedule(4), work)
     assert [len(entry.seconds) for entry in found] == [4, 4]
     turns = [tuple(heard[at : at + 4]) for at in range(2, len(heard), 4)]  # after one untimed call of each
     for turn, (first, a, second, b) in enumerate(turns):

@@ -103,6 +103,21 @@ def test_a_planted_error_norm_is_noticed() -> None:
     assert (np.abs(est[:, :600] - truth(layer, hidden).logits) > radius[:, :600]).any()
 
 
+def test_tiles_that_a_file_put_at_any_byte_are_read_where_float32_may_be() -> None:
+    layer, hidden = gaussian(200, 64, 5)
+    codes = codes_of(layer, basis_for(layer, None), (Segment(0, 64, 2),), 0)
+    assert codes is not None
+    moved = np.empty(codes.tiles.nbytes + 1, np.uint8)[1:].reshape(codes.tiles.shape)
+    moved[:] = codes.tiles
+    assert moved.ctypes.data % 4 == 1
+    level = native.levels()[-1]
+    _, _, rows = reader(layer, (Segment(0, 64, 2),), level)
+    there, here = (
+        native.code_reader(rows, codes._replace(tiles=one), level).estimates(hidden, 5.0, 0) for one in (codes.tiles, moved)
+    )
+    np.testing.assert_array_equal(here, there)
+
+
 def test_codes_of_a_row_depend_on_that_row_alone() -> None:
     rng = np.random.default_rng(6)
     v = rng.standard_normal((8, 40)).astype(np.float32)

@@ -203,7 +203,7 @@ print(len(demo.html_page(trained, record, demo.examples(trained, 1))) > 5000)
 
 
 def test_the_query_that_is_shown_closes_on_its_best_words(held: tuple[Trained, dict[str, Any]]) -> None:
-    """Of the classes shown those are read whose interval reaches the fourth logit, and every exact logit is inside its own."""
+    """Those of the classes shown are read whose interval reaches the fourth logit, and every exact logit is inside its own."""
     one = demo.one_query(held[0])
     assert sum(exact is not None and exact >= one.threshold for exact in one.exact) == 4
     for estimate, radius, exact in zip(one.estimates, one.radii, one.exact, strict=True):

@@ -19,7 +19,7 @@ from children import in_limits
 from headlong import native
 from headlong.answers import named_fields
 from headlong.engines.base import Engine
-from headlong.engines.method import METHODS
+from headlong.engines.method import METHODS, Running
 from headlong.layers.matrix import Layer
 from made_layers import decaying
 from oracle import check_topk, check_within, truth
@@ -169,7 +169,7 @@ def test_a_large_delta_is_kept(monkeypatch: pytest.MonkeyPatch, level: str) -> N
     engine = built(monkeypatch, level, 0.02, layer, hidden, delta=0.1)
     exact, failures, off = truth(layer, hidden[:64]), 0, []
     for seed in range(20):
-        again = Engine(layer, engine.method, engine.plan, engine.norms, engine.promise, seed=seed, threads=1)
+        again = Engine(layer, engine.method, engine.plan, engine.norms, engine.promise, Running(1, seed))
         found = again.topk(hidden[:64], 5)
         failures += int((np.abs(found.lse - exact.lse) > 0.02).sum())
         off.append(found.lse - exact.lse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -227,3 +228,20 @@ def test_of_classes_whose_logits_are_no_numbers_none_is_drawn() -> None:
     listed = ListedClasses(np.array([[1, 4]]), np.full((1, 2), np.nan), np.full((1, 2), np.nan))
     with pytest.raises(NonFiniteError, match="no logit of row 0 is a number"):
         sample_of(listed, Filters(1, 1.0, 0, 0.9, 0.0, 3, 0))
+
+
+@pytest.mark.parametrize("kind", ["full", "codes"])
+@pytest.mark.parametrize("eps", [None, np.inf])
+def test_of_a_damaged_layer_no_class_that_is_not_there_is_drawn(tmp_path: Path, kind: str, eps: float | None) -> None:
+    rng, file = np.random.default_rng(0), tmp_path / "head.safetensors"
+    weight, hidden = rng.standard_normal((500, 64)).astype(np.float32), rng.standard_normal((2, 64)).astype(np.float32)
+    hl.compile(hl.Layer(weight), kind).save(file)
+    bytes_ = bytearray(file.read_bytes())
+    for row in (3, 7):
+        at = bytes_.find(weight[row].tobytes())
+        bytes_[at : at + 4] = np.float32(np.nan).tobytes()
+    file.write_bytes(bytes_)
+    engine = hl.load(file, verify=False)
+    with pytest.raises(NonFiniteError, match="no logit of row 0 is a number"):
+        engine.sample(hidden, 2, eps=eps, allowed=[3, 7])
+    assert (engine.sample(hidden, 2, eps=eps, allowed=[3, 7, 9]).ids == 9).all()

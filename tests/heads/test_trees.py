@@ -242,7 +242,7 @@ def test_the_native_descent_is_its_numpy_twin(kind: str, level: str) -> None:
     reference = TreeReference(engine.steps)  # type: ignore[attr-defined]
     twin, hidden = native_tree(reference, 33, level), np.random.default_rng(0).standard_normal((9, 33))
     for k in (1, 10, 300):
-        for mine, other in zip(reference.topk(hidden, k, 1), twin.topk(hidden, k, 2), strict=True):
+        for mine, other in zip(reference.best(hidden, k, 1), twin.best(hidden, k, 2), strict=True):
             np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-12)
     ids = np.random.default_rng(1).integers(0, 300, (9, 12))
     for mine, other in zip(reference.log_probs(hidden, ids, 1), twin.log_probs(hidden, ids, 2), strict=True):
@@ -493,7 +493,7 @@ def test_native_and_reference_agree() -> None:
     layer = sparse(experts=3, vocab=200, dim=9).to_layer()
     hidden = np.random.default_rng(3).normal(size=(30, 9))
     engine, reference = hl.compile(layer, delta=0.0, threads=2), ExpertsReference(layer)
-    found, wanted = engine._reader.topk(hidden, 20, 1e-9, 2, 0.0, 0), reference.topk(hidden, 20, 1e-9, 1, 0.0, 0)
+    found, wanted = engine._reader.best(hidden, 20, 1e-9, 2), reference.best(hidden, 20, 1e-9, 1)
     assert (found[1] == wanted[1]).all() and (found[9] == wanted[9]).all() and (found[5] == wanted[5]).all()
     np.testing.assert_allclose(found[0], wanted[0], atol=1e-12)
     assert (np.abs(found[2] - wanted[2]) <= found[4] + wanted[4]).all()

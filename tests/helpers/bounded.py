@@ -14,6 +14,7 @@ from headlong import native
 from headlong.encode.blocks.boxes import blocks_of
 from headlong.encode.whitening import whiten
 from headlong.engines.base import Engine
+from headlong.engines.method import Running
 from headlong.engines.methods.blocks import EVERY
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
@@ -47,7 +48,8 @@ def always(engine: Engine, blocks: Blocks, **options: Any) -> Engine:
     """The engine with ``blocks`` that answer every call."""
     affine = isinstance(engine.layer.link, hl.Affine)  # samples go by blocks under no other link
     blocks = blocks._replace(max_batch=EVERY, max_k=engine.layer.vocab, samples=affine)
-    return Engine(engine.layer, engine.method, engine.plan._replace(blocks=blocks), engine.norms, engine.promise, **options)
+    plan = engine.plan._replace(blocks=blocks)
+    return Engine(engine.layer, engine.method, plan, engine.norms, engine.promise, Running(**options))
 
 
 def check(top: hl.TopK, layer: Layer, hidden: np.ndarray, exact: bool = False) -> None:

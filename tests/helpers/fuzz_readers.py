@@ -48,7 +48,7 @@ POISONS = [
 ]
 """NaN, infinities, extremes in every float type; as code bytes, whatever they come to."""
 SECONDS, TIMES, SPARE = 5.0, 4, 32 << 20
-"""Of processor time that an input may take; of its file's size that it may take of memory, beside what else is needed."""
+"""Processor time that an input may take; times its file's size that it may take of memory, and what else is needed."""
 
 
 class Target(NamedTuple):

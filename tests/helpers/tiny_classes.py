@@ -107,7 +107,7 @@ OF_FAMILIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What else a family has to be told: of the configuration, or of a part of it."""
 MADE_OF = {"gemma4_assistant": {"text_config": {"model_type": "gemma4_text", **dict.fromkeys(OF_INPUTS, 0)}}}
-"""Of families whose own defaults they refuse themselves."""
+"""What families are made of that refuse their own defaults."""
 
 
 class Outcome(NamedTuple):

@@ -22,7 +22,7 @@ pytest.importorskip("transformers")
 import tiny_classes
 
 EVERY = 1 if os.environ.get("HEADLONG_TEST_ALL") == "1" else 12
-"""Of the families that do nothing to logits, one in so many."""
+"""One in so many of the families that do nothing to logits is tried."""
 CLASSES = [(family, model) for _, family, model in tiny_classes.classes()]
 OWN = [one for one in CLASSES if one[0] in {*CONVENTIONS, *NO_LINK, *AROUND}]
 CHOSEN = OWN + [one for one in CLASSES if one not in OWN][::EVERY]

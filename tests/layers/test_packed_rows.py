@@ -92,7 +92,7 @@ def test_answers_are_those_of_the_float32_matrix(kind: str, how: dict[str, Any])
 
 
 def bytes_of(engine: hl.Engine) -> int:
-    """Of all arrays that an engine keeps: stored rows, codes, and what belongs to each class."""
+    """The bytes of all arrays that an engine keeps: stored rows, codes, and what belongs to each class."""
     arrays = [part for part in engine.plan.codes or () if isinstance(part, np.ndarray)]
     return engine.layer.stored.nbytes + engine.norms.nbytes + sum(array.nbytes for array in arrays)
 

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "codes/draw_points.h"
 #include "native/cases.h"
 
 namespace headlong {
@@ -170,6 +171,23 @@ void sum_edges(Check& check) {
     check.note("sum_exps", std::fabs(static_cast<Long>(sum) - right) <= right * 0x1p-46L + 1e-300L, {});
 }
 
+// Of bets on one query's nucleus no two look at one stream, in whatever round they are made and whatever class they are about; and rounds with
+// halves of a promise each, and the bets in them, spend less than it.
+void bet_streams(Check& check) {
+    const uint64_t query = check.noise().next();
+    const int64_t id = check.noise().below(3);
+    std::vector<uint64_t> keys;
+    double spent = 0;
+    for (int round = 0; round < 8; ++round)
+        for (int n = 0; n < 40; ++n) {
+            const NucleusBet bet(query, std::ldexp(1e-6, -1 - round), n, id + check.noise().below(2));
+            keys.push_back(bet.key), spent += bet.delta;
+        }
+    std::sort(keys.begin(), keys.end());
+    check.note("every bet has a stream of its own", std::adjacent_find(keys.begin(), keys.end()) == keys.end(), {});
+    check.note("bets spend no more than is promised", spent < 1e-6, {});
+}
+
 }  // namespace
 
 void edges(Check& check, const ScanKernels& scan) {
@@ -178,6 +196,7 @@ void edges(Check& check, const ScanKernels& scan) {
         key_edges(check);
         scan_edges(check, scan);
         sum_edges(check);
+        bet_streams(check);
     }
 }
 

@@ -300,7 +300,7 @@ OFTEN = {"codes": 14, "auto": 4, "mixture": 3}
 LARGE_TREE = 20_011
 """Classes beyond which a structured layer is not thrown: its distribution in float64 is walked, not multiplied."""
 MOST_NUMBERS, MOST_LOGITS = 13_000_000, 2_500_000
-"""Of a layer, and of a batch over it in float64: what one case may weigh."""
+"""What one case may weigh: the numbers of a layer, and the logits of a batch over it in float64."""
 
 
 @dataclass(frozen=True)

@@ -264,6 +264,9 @@ def _chi_square(found: Found, engine: Any, hidden: Any, facts: Truth, cut: Any, 
     draws = np.concatenate([engine.sample(hidden, 500, seed=seed, **named, **masks).ids[0] for seed in range(6)])
     ids = kept(facts.logits[0], facts.exponents[0], *cut)
     top_k, top_p, min_p = cut
+    falling = -np.sort(-facts.logits[0])
+    if 0 < top_k < len(falling) and falling[top_k] >= falling[top_k - 1] - 2 * facts.rounding[0]:
+        return  # which classes are among the k best is a matter of rounding
     for part in (1 - 1e-9, 1 + 1e-9):  # where the boundary is a matter of rounding, either set of classes is right
         beside = kept(facts.logits[0], facts.exponents[0], top_k, top_p * part if top_p < 1 else top_p, min_p * part)
         if len(beside) != len(ids):
@@ -276,6 +279,9 @@ def _chi_square(found: Found, engine: Any, hidden: Any, facts: Truth, cut: Any, 
         return
     rare = ~often & (expected[~often].sum() >= 8)  # together they are often enough, or not looked at
     came, awaited = (np.append(part[often], part[rare].sum() if rare.any() else []) for part in (counts, expected))
+    if not came.sum():
+        found.fault("sample", "no draw is among the classes that are kept")
+        return
     chance = float(chisquare(came, awaited * came.sum() / awaited.sum()).pvalue)
     found.chances.append(chance)
     if chance < 1e-9:

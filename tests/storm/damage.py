@@ -58,7 +58,7 @@ WHOLE = (0, 1, -1, 2, 63, 64, 127, 128, 255, 599, 600, 2_499, 2_500, 2**15, 2**1
 
 
 def engines(rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
-    """Of every kind; and layers, which have files of their own."""
+    """Engines of every kind; and layers, which have files of their own."""
     weight = rng.standard_normal((2_500, DIM)) * np.exp(-np.arange(DIM) / 10)
     layer = hl.Layer(weight.astype(np.float32), rng.standard_normal(2_500).astype(np.float32))
     vectors = rng.standard_normal((600, DIM))
@@ -159,7 +159,7 @@ def with_other_numbers(array: Any, rng: np.random.Generator) -> Any:
 
 
 def reshaped(array: Any, rng: np.random.Generator) -> Any:
-    """Of another size, shape or type."""
+    """The array with another size, shape or type."""
     forms: list[Callable[[], Any]] = [
         lambda: array[:-1], lambda: array[:0], lambda: np.concatenate([array, array[-1:]]), lambda: array.reshape(-1),
         lambda: array[None], lambda: array.T, lambda: array.view(np.uint8), lambda: array.astype(np.float64),

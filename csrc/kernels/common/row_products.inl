@@ -145,28 +145,3 @@ void dot_rows(const void* weight, Kind kind, int64_t dim, const int64_t* ids, in
     const auto of = kind == Kind::f32 ? dot_all<Kind::f32> : kind == Kind::f16 ? dot_all<Kind::f16> : dot_all<Kind::bf16>;
     of(weight, dim, ids, n, x, out);
 }
-
-template <Kind K>
-void floats_all(const void* weight, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out) {
-    constexpr int kChains = LANES == 4 ? 8 : 4;
-    const int64_t whole = dim / LANES * LANES;
-    const F last = load_part<Kind::f32>(x, whole, dim - whole);
-    for (int64_t i = 0; i < n; ++i) {
-        const char* row = row_at<K>(weight, dim, ids[i]);
-        F sum[kChains] = {}, rest = {};
-        int64_t j = 0;
-        for (; j + LANES * kChains <= dim; j += LANES * kChains)
-#pragma GCC unroll 8
-            for (int s = 0; s < kChains; ++s) sum[s] = fused(load_some<K>(row, j + LANES * s), load(x + j + LANES * s), sum[s]);
-        for (; j < whole; j += LANES) rest = fused(load_some<K>(row, j), load(x + j), rest);
-        if (j < dim) rest = fused(load_part<K>(row, j, dim - j), last, rest);
-        F all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-        if constexpr (kChains == 8) all += (sum[4] + sum[5]) + (sum[6] + sum[7]);
-        out[i] = sum_lanes(all + rest);
-    }
-}
-
-void dot_floats(const void* weight, Kind kind, int64_t dim, const int32_t* ids, int64_t n, const float* x, float* out) {
-    const auto of = kind == Kind::f32 ? floats_all<Kind::f32> : kind == Kind::f16 ? floats_all<Kind::f16> : floats_all<Kind::bf16>;
-    of(weight, dim, ids, n, x, out);
-}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,11 @@ class OtherLayers:
 
 
 def contest(
-    contestants: Sequence[Contestant], queries: Any, batch: int, rounds: int, work: Callable[[], None],
-    progress: Progress | None = None, seconds: float = float("inf"), seed: int = 0,
+    contestants: Sequence[Contestant], queries: Any, batch: int, schedule: Schedule, work: Callable[[], None],
+    progress: Progress | None = None,
 ) -> list[Timing]:  # fmt: skip
-    """:func:`headlong.bench.measure.contest` with one timed call a turn, after ``work``."""
+    """:func:`headlong.bench.measure.contest` with one timed call a turn, after ``work``; of a ``schedule`` its
+    rounds, seconds and seed."""
 
     def clock(call: Callable[[Any], Any], block: Any) -> float:
         begun = time.perf_counter()
@@ -78,5 +80,5 @@ def contest(
 
     for one in contestants:
         wall(one.call, one.prepare(queries[-batch:]))  # what only a first call does: threads start, memory is claimed
-    schedule = Schedule(rounds, settle=0, calls=1, pause=0.0, seconds=seconds, seed=seed)
+    schedule = replace(schedule, settle=0, calls=1, pause=0.0)
     return measure.contest(contestants, queries, batch, schedule, progress, clock)

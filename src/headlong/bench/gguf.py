@@ -36,7 +36,7 @@ TEXT = "The history of the city begins with a settlement by the river, where"
 QUIET, ATTEMPTS = 0.05, 4
 """A share of the processors that others may take in a turn, and how often it is taken again."""
 ROWS = 1 << 13
-"""Of a head, written out in float64 at once."""
+"""Rows of a head that are written out in float64 at once."""
 PROMPT = 16
 """Tokens of each prompt; other sequences begin elsewhere in the same text."""
 

@@ -216,7 +216,8 @@ def _rows(
         rows[one.name] = {"batch": batch, "k": k, "contestant": one.name, **compared(one, layer, queries[:count], batch, truth)}
         progress(done + 1, len(able))
     for way in settings.ways:
-        for name, found in timed(able, queries, batch, settings, way, work, stage(f"time {way}, batch {batch}")).items():
+        other, progress = work if way == "cold" else None, stage(f"time {way}, batch {batch}")
+        for name, found in timed(able, queries, batch, settings, other, progress).items():
             rows[name][way] = found
     yield from rows.values()
 
@@ -264,17 +265,17 @@ def _cost(one: Contestant, parts: Sequence[Any], layer: Layer, batch: int) -> Ro
 
 
 def timed(
-    able: Sequence[Contestant], queries: Any, batch: int, settings: Settings, way: str, work: Callable[[], None],
+    able: Sequence[Contestant], queries: Any, batch: int, settings: Settings, work: Callable[[], None] | None,
     progress: Progress | None = None,
 ) -> dict[str, Row]:  # fmt: skip
-    """The times of everyone in one way: quartiles for a query, and how they compare with the fastest dense product's."""
+    """The times of everyone, after other ``work`` where there is some: quartiles for a query, and how they compare with the
+    fastest dense product's."""
     calls = settings.calls if batch < LARGE else 1
-    if way == "cold":
-        rounds = settings.rounds * calls
-        found = cold.contest(able, queries, batch, rounds, work, progress, settings.seconds, settings.seed)
-    else:
-        schedule = Schedule(settings.rounds, 2 if batch < LARGE else 1, calls, seconds=settings.seconds, seed=settings.seed)
+    schedule = Schedule(settings.rounds, 2 if batch < LARGE else 1, calls, seconds=settings.seconds, seed=settings.seed)
+    if work is None:
         found = measure.contest(able, queries, batch, schedule, progress)
+    else:
+        found = cold.contest(able, queries, batch, replace(schedule, rounds=settings.rounds * calls), work, progress)
     return summed(found, batch, settings.baseline)
 
 

@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headlong import native
-from headlong.answers import Answer, Cost
-from headlong.dtypes import UNIT, Doubles
+from headlong.answers import Answer
+from headlong.cached_attribute import once
+from headlong.dtypes import Doubles
 from headlong.engines.contract import Verbs
-from headlong.engines.few_allowed_classes import ListedClasses, answered, by_classes_left, listed, listed_classes
-from headlong.engines.method import EngineParts, Method, option_names
+from headlong.engines.few_allowed_classes import by_classes_left
+from headlong.engines.method import PLAIN, EngineParts, Method, Running, option_names
 from headlong.engines.promise_failures import normalised
 from headlong.engines.reference.codes import CodesInNumPy
 from headlong.engines.reference.query import Matrix
@@ -36,8 +37,7 @@ from headlong.engines.reference.rows import Rows
 from headlong.engines.saved.engine import Saved, write_engine
 from headlong.errors import OptionError, WrongLayerError
 from headlong.layers.matrix import Layer
-from headlong.layers.written_to import WrittenTo
-from headlong.links import Affine, lowering_error
+from headlong.links import Affine
 from headlong.number_checks import real
 from headlong.plan import MOST_SCORED, Plan
 from headlong.promise import Promise
@@ -62,23 +62,18 @@ class Engine(Verbs):
         plan: Plan,
         norms: NDArray[np.float32],
         promise: Promise,
-        *,
-        threads: int | None = None,
-        seed: int = 0,
-        reason: str = "asked for",
-        stamp: str | None = None,
-        watch: WrittenTo | None = None,
+        running: Running = PLAIN,
     ) -> None:
-        self._stamp = None if layer.unchanging else stamp or layer.stamp()
-        self._watch = watch or layer.watch()
+        stamp = None if layer.unchanging else running.stamp or layer.stamp()
+        self._watch = running.watch or layer.watch()
+        self._running, threads = running._replace(stamp=stamp, watch=self._watch), running.threads
         self.layer, self.method, self.plan, self.norms, self.promise = layer, method, plan, norms, promise
-        self.name, self.seed, self.reason = method.name, seed, reason
-        self._threads = threads
+        self.name, self.seed, self.reason = method.name, running.seed, running.reason
         level = native.isa()
         bet, path = min(promise.delta, MOST_DELTA), f"{method.name}/{level}"
-        about = About(promise.eps, bet, seed, promise.delta >= 1, threads or 0, path, layer.link)
+        about = About(promise.eps, bet, self.seed, promise.delta >= 1, threads or 0, path, layer.link)
         rows = rows_of(layer, plan, norms, level, About(threads=threads or 0, path=about.path, link=layer.link))
-        own = method.reader(EngineParts(layer, plan, norms, promise, seed, threads, rows))
+        own = method.reader(EngineParts(layer, plan, norms, promise, running, rows))
         self.rows, self.reader = rows, own or reader_of(layer, plan, norms, rows, about, level)
         self._takes_callers = self.reader if isinstance(self.reader, native.NativeReader) else None
         self.draws_whole = self._takes_callers is not None and plan.preview is None
@@ -91,21 +86,22 @@ class Engine(Verbs):
     @property
     def threads(self) -> int | None:
         """The threads of every call, as given to :func:`headlong.compile`."""
-        return self._threads
+        return self._running.threads
 
     def ask(self, hidden: Doubles, question: Question) -> Answer:
-        """By exact rows alone where a mask leaves few classes, else by the plan."""
-        if question.verb in ("given", "functional"):
+        """By exact rows alone where a mask leaves few classes, as a native reader sees by itself, else by the plan."""
+        if self._takes_callers is not None or question.verb in ("given", "functional"):
             return self.reader.ask(hidden, question)
         return by_classes_left(hidden, question, self.layer.vocab, self._by_rows, self.reader.ask)
 
     def _by_rows(self, hidden: Doubles, question: Question) -> Answer:
-        assert question.mask is not None
-        ids = listed(question.mask, len(hidden))
-        scored = self.reader.ask(hidden, Question("given", ids=np.maximum(ids, 0)))
-        classes, rows = listed_classes(ids, scored.logits, self.layer.link), (ids >= 0).sum(axis=1)
-        cost = Cost(rows, rows * float(self.layer.row_bytes), np.zeros(len(rows), bool), f"rows/{self.reader.isa}")
-        return answered(question, classes, partial(self._rounding, hidden, classes), cost)
+        return self._exact.ask(hidden, question)._replace(path=f"rows/{self.reader.isa}")
+
+    @once
+    def _exact(self) -> native.Reader:
+        """What answers from all rows, and from no preview of them."""
+        about = About(threads=self.threads or 0, link=self.layer.link)
+        return self.rows if self.plan.preview is None else rows_of(self.layer, Plan(), self.norms, native.isa(), about)
 
     def scanned_entropy(self, hidden: Doubles, mask: Mask) -> Answer | None:
         if not isinstance(self.rows, native.NativeReader):
@@ -119,11 +115,7 @@ class Engine(Verbs):
             raise OptionError(f"the layer's link is {link}; expected a scale and shift, which a temperature can join")
         scale = real(value, "temperature", *RANGES["temperature"])
         layer = Layer(self.layer.weight, self.layer.bias, Affine(link.scale / scale, link.shift / scale), name=self.layer.name)
-        promise = self.promise
-        return Engine(
-            layer, self.method, self.plan, self.norms, promise,
-            threads=self._threads, seed=self.seed, stamp=self._stamp, watch=self._watch,
-        )  # fmt: skip
+        return Engine(layer, self.method, self.plan, self.norms, self.promise, self._running._replace(reason="asked for"))
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
@@ -146,18 +138,18 @@ class Engine(Verbs):
 
     def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]:
         """The logits of all classes and their log-probabilities ``[n, vocab]``, in float64."""
-        logits = native.logits(self.layer.weight, self.layer.bias, hidden, native.threads(self._threads))
+        logits = native.logits(self.layer.weight, self.layer.bias, hidden, native.threads(self.threads))
         return normalised(logits, self.layer.link(logits))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as layer and plan; a copy, deep or not, shares these arrays, to which nobody writes."""
         self._check_unchanged()
-        parts = self.layer, self.method, self.plan, self.norms, self.promise
-        return partial(Engine, *parts, threads=self._threads, seed=self.seed, reason=self.reason, stamp=self._stamp), ()
+        running = self._running._replace(reason=self.reason, watch=None)
+        return partial(Engine, self.layer, self.method, self.plan, self.norms, self.promise, running), ()
 
     def _check_unchanged(self) -> None:
         """WrongLayerError where the layer's borrowed arrays were written to since the plan was made of them."""
-        if self.layer.stamp() != self._stamp:
+        if self.layer.stamp() != self._running.stamp:
             raise WrongLayerError(
                 f"{self.layer!r} was written to after this engine was compiled, so its codes are of other "
                 "weights; compile it again, or let the layer take a copy: Layer(..., copy=True)"
@@ -166,8 +158,8 @@ class Engine(Verbs):
     def with_plan(self, plan: Plan, wanted: Promise, reason: str, method: Method | None = None) -> Engine:
         """The same layer by another plan, and by another method where one is given, which keeps what it can of ``wanted``."""
         chosen = self.method if method is None else method
-        parts = self.layer, chosen, plan, self.norms, chosen.promise(wanted, plan)
-        return Engine(*parts, threads=self._threads, seed=self.seed, reason=reason, stamp=self._stamp, watch=self._watch)
+        running = self._running._replace(reason=reason)
+        return Engine(self.layer, chosen, plan, self.norms, chosen.promise(wanted, plan), running)
 
     def __repr__(self) -> str:
         layer, plan = self.layer, self.plan
@@ -178,16 +170,6 @@ class Engine(Verbs):
             f"Engine({self.method.name}: vocab={layer.vocab}, dim={layer.dim}, {layer.dtype}, {storage}"
             f"{self.promise}, kernel {self.reader.isa})"
         )
-
-    def _rounding(self, hidden: Doubles, answer: ListedClasses, lse: Doubles) -> Doubles:
-        """How far float64 can have carried the normaliser of a few exact rows."""
-        link = self.layer.link
-        norms = self.norms[np.maximum(answer.ids, 0)].max(axis=1, initial=0.0).astype(np.float64)
-        logits = np.abs(np.where(answer.ids < 0, 0.0, answer.logits)).max(axis=1, initial=0.0)
-        terms = (self.layer.dim + 4) * norms * np.linalg.norm(hidden, axis=1) + 8 * logits
-        size = link.steepest * terms + 8 * link.offset
-        size += (answer.ids >= 0).sum(axis=1) + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))
-        return np.asarray(size * UNIT + 2 * lowering_error(link))
 
 
 def rows_of(layer: Layer, plan: Plan, norms: NDArray[np.float32], level: str, about: About) -> native.Reader:

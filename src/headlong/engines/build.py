@@ -15,7 +15,7 @@ from headlong import native
 from headlong.arrays import Array
 from headlong.dtypes import Doubles, Floats
 from headlong.engines.base import Engine
-from headlong.engines.method import Method
+from headlong.engines.method import PLAIN, Method, Running
 from headlong.errors import NonFiniteError
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
@@ -34,17 +34,14 @@ def reading(
     reader: Method,
     wanted: Promise,
     vectors: Doubles | None = None,
-    *,
-    threads: int | None = None,
-    seed: int = 0,
-    reason: str = "asked for",
+    running: Running = PLAIN,
     builders: int | None = None,
 ) -> Engine:
     """The engine that reads ``layer`` by ``reader`` and keeps ``wanted``; ``vectors`` calibrate it.
 
     ``builders``  threads that make the plan; None: as many as read it
     """
-    count = native.threads(threads) if builders is None else builders
+    count = native.threads(running.threads) if builders is None else builders
     norms = checked_norms(layer, count)
     try:
         plan = reader.plan(layer, vectors, count, wanted)
@@ -53,7 +50,7 @@ def reading(
     check_numbers(plan)
     if layer.vocab * layer.dim >= MANY_WEIGHTS:
         give_back_pages()
-    return Engine(layer, reader, plan, norms, reader.promise(wanted, plan), threads=threads, seed=seed, reason=reason)
+    return Engine(layer, reader, plan, norms, reader.promise(wanted, plan), running)
 
 
 def give_back_pages() -> None:

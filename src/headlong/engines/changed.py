@@ -34,6 +34,7 @@ from headlong.engines.changed_parts import ids_alone, joined, kept_of, new_ids, 
 from headlong.engines.class_masks import classes_of
 from headlong.engines.full import Full
 from headlong.engines.merged import Merged
+from headlong.engines.method import Running
 from headlong.engines.parts import Part
 from headlong.engines.saved.changes import Changes
 from headlong.engines.saved.engine import write_engine
@@ -96,7 +97,7 @@ class Changed(Merged):
         """What reads the added rows; its answers are proved."""
         if self.rows is None:
             return None
-        return reading(self.rows, Full(), self.promise, threads=self.settled.threads, seed=self.settled.seed)
+        return reading(self.rows, Full(), self.promise, running=Running(self.settled.threads, self.settled.seed))
 
     @once
     def _takes_callers(self) -> native.NativeReader | None:
@@ -125,8 +126,8 @@ class Changed(Merged):
         if vectors is not None and not len(vectors):
             raise ShapeError("calibration has no rows; pass hidden vectors [n, dim], or None")
         alive = np.ones(vocab, np.uint8) if self._alive is None else self._alive[0]
-        layer, about = one_layer(old.layer, self.rows, self.ids, alive), old.reason
-        engine = reading(layer, old.method, old.promise, vectors, threads=old.threads, seed=old.seed, reason=about)
+        layer = one_layer(old.layer, self.rows, self.ids, alive)
+        engine = reading(layer, old.method, old.promise, vectors, Running(old.threads, old.seed, old.reason))
         return engine if self._alive is None else Changed(engine, alive, None, NONE, vocab)
 
     def at_temperature(self, value: float) -> Changed:

@@ -60,13 +60,13 @@ def _marked(ids: Any, batch: int, vocab: int, name: str, at: int) -> Marks:
         return _of_booleans(as_numpy(ids, name), batch, vocab, name, at)
     rows = _rows(ids, batch, name)
     marked = np.empty((len(rows), vocab), np.uint8)
-    if isinstance(rows, np.ndarray) and native.mark(marked, rows, at) >= 0:
+    if isinstance(rows, np.ndarray) and native.mark(marked, rows, at):
         return marked
     for number, row in enumerate(rows):
         place = f"{name}[{number}]" if len(rows) > 1 else name
         if row.ndim != 1:
             raise ShapeError(f"{place} has shape {shape_of(row)}; expected a flat list of ids")
-        if native.mark(marked[number : number + 1], row[None, :], at) < 0:
+        if not native.mark(marked[number : number + 1], row[None, :], at):
             some = checked_ids(row, vocab, place, lowest=-1)
             marked[number] = 1 - at
             marked[number, some[some >= 0]] = at

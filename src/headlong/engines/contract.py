@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from headlong.answers import Certificate, Cost, Entropy, Expected, LogProb, Lse, Sample, TopK
-from headlong.arrays import Form, answer_as, as_numpy, form_of, ids64, to_host
+from headlong.answers import Answer, Certificate, Entropy, Expected, LogProb, Lse, Sample, Shown, TopK
+from headlong.arrays import Form, answer_as, ids64, to_host
+from headlong.dtypes import Doubles
 from headlong.engines import draws, functionals
 from headlong.engines.arguments import (
     Asked,
@@ -30,7 +31,6 @@ from headlong.engines.arguments import (
     asked,
     check_told,
     checked_eps,
-    checked_hidden,
     checked_k,
     checked_n,
     told,
@@ -38,12 +38,11 @@ from headlong.engines.arguments import (
 )
 from headlong.engines.certificate import certify
 from headlong.engines.class_masks import check_some_left, class_mask
-from headlong.engines.draws import rules_of
+from headlong.engines.few_allowed_classes import checked_draws
 from headlong.engines.kind import Kind
 from headlong.engines.promise_failures import Check, Progress, check
 from headlong.engines.ranked import ranked
 from headlong.errors import UnsupportedError
-from headlong.native import Shown
 from headlong.number_checks import flag, whole
 from headlong.question import RANGES, Filters, Question
 
@@ -67,10 +66,17 @@ class Verbs(Kind):
         self, view: type[Shown], hidden: Any, question: Question, allowed: Any = None, exclude: Any = None
     ) -> Shown | None:
         """The whole verb in one native call, where there is one for the question and its arguments are plain."""
-        if self._watch is not None:
-            self.check_weights()
-        reader = self._takes_callers
-        return None if reader is None or allowed is not None or exclude is not None else reader.show(hidden, question, view)
+        watch, reader = self._watch, self._takes_callers
+        if watch is not None and watch.found():
+            raise self._written_to()
+        if reader is None:
+            return None
+        if allowed is not None or exclude is not None:
+            shape: tuple[int, ...] = getattr(hidden, "shape", ())
+            if not reader.every or len(shape) != 2:
+                return None
+            question = question._replace(mask=class_mask(allowed, exclude, shape[0], self.layer.vocab))
+        return reader.show(hidden, question, view)
 
     def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
         """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id.
@@ -93,16 +99,17 @@ class Verbs(Kind):
 
         ``eps``  inf: exact logits only; an engine that was compiled without log-probabilities asks for one
         """
-        if allowed is not None or exclude is not None:
-            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
         if eps is None:
             check_told("log_prob", None, self.promise)
-        found = self._shown(LogProb, hidden, Question("given", 0, ids, eps))
+        found = self._shown(LogProb, hidden, Question("given", 0, ids, eps), allowed, exclude)
         if found is not None:
             return found
-        call = self._asked(hidden)
-        chosen = ids64(ids, len(call.hidden), self.layer.vocab)
-        a = self.ask(call.hidden, Question("given", ids=chosen, eps=self._aim(eps, call.form)))
+        call = self._asked(hidden, allowed, exclude)
+        question = Question("given", ids=ids64(ids, len(call.hidden), self.layer.vocab), eps=self._aim(eps, call.form))
+        if allowed is None and exclude is None:
+            a = self.ask(call.hidden, question)
+        else:
+            a = self._given_among(call.hidden, question._replace(mask=call.mask))
         given = LogProb(a.log_probs, a.logits, a.lse, a.error, a.cost)
         return answer_as(given if told(eps, self.promise) else untold(given), call.form)
 
@@ -165,11 +172,9 @@ class Verbs(Kind):
             )
         eps = (self.promise.eps if self.draws_say_log_probs else math.inf) if eps is None else checked_eps(eps)
         seed = self._fresh_seed() if seed is None else seed
-        shape = getattr(hidden, "shape", None)
-        count = len(hidden) if isinstance(hidden, (list, tuple)) or (isinstance(shape, tuple) and shape) else 0  # refused below
-        first = draws.first_of(position, count)
+        first = 0 if position is None else draws.first_of(position, draws.count_of(hidden))
         plain = ties == "ids" and not support and first is not None
-        last = flag(temperature_last, "temperature_last")
+        last = temperature_last is not False and flag(temperature_last, "temperature_last")
         asked_for = Filters(n, temperature, top_k, top_p, min_p, seed, first, class0, last)
         found = self._shown(Sample, hidden, Question("draw", eps=eps, filters=asked_for), allowed, exclude) if plain else None
         if found is not None:
@@ -177,38 +182,34 @@ class Verbs(Kind):
         self.check_weights()
         n, class0 = checked_n(n), whole(class0, "class0", *RANGES["class0"])
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        of_all: dict[str, Any] = {"n": n, "class0": class0, "last": last}
         if plain and not last and math.isinf(eps) and not any(map(draws.is_each, (*filters.values(), seed))):
-            one = rules_of(1, self.layer.vocab, seed, first, False, **filters)
-            return self._drawn(hidden, one.filters(0, n, class0), allowed, exclude)
-        rules = rules_of(count, self.layer.vocab, seed, position, last, **filters)
-        about: dict[str, Any] = {"ties": ties, "support": support, "class0": class0}
-        return draws.sample(self, to_host(hidden), n, rules, eps=eps, allowed=allowed, exclude=exclude, **about)
+            one = draws.rules_of(1, self.layer.vocab, seed, first, filters, **of_all)
+            return self._drawn(hidden, one.filters(0), allowed, exclude)
+        of_all |= {"all_ties": draws.check_ties(ties), "support": support}
+        rules = draws.rules_of(draws.count_of(hidden), self.layer.vocab, seed, position, filters, **of_all)
+        return draws.sample(self, to_host(hidden), rules, eps, allowed, exclude)
 
     def _drawn(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         """Draws by one rule, rows at consecutive positions, without log-probabilities."""
         call = self._asked(hidden, allowed, exclude)
         check_some_left(call.mask)
         a = self.ask(call.hidden, Question("draw", filters=filters, mask=call.mask))
-        return answer_as(Sample(a.ids, a.logits, a.score, a.proved, a.cost), call.form)
+        return answer_as(Sample(checked_draws(a.ids), a.logits, a.score, a.proved, a.cost), call.form)
 
-    def _log_prob_among(self, hidden: Any, ids: Any, eps: float | None, allowed: Any, exclude: Any) -> LogProb:
-        """Log-probabilities under the distribution over the classes that are left; -inf for others."""
-        form, hidden = form_of(hidden), to_host(hidden)
-        rows = checked_hidden(hidden, self.layer.dim, vocab=self.layer.vocab)
-        given = self.log_prob(rows, to_host(ids), eps=self.exact_at)
-        if eps is None:
-            check_told("log_prob", None, self.promise)
-        wanted = told(eps, self.promise)
-        aim = aimed(eps, self.promise, form)
-        norm = self.lse(rows, eps=aim, allowed=allowed, exclude=exclude) if wanted else Lse(given.lse, given.error, given.cost)
-        mask = class_mask(allowed, exclude, len(rows), self.layer.vocab)
-        assert mask is not None
-        inside = np.take_along_axis(np.broadcast_to(mask, (len(rows), self.layer.vocab)), as_numpy(to_host(ids), "ids"), 1)
+    def _given_among(self, hidden: Doubles, question: Question) -> Answer:
+        """Log-probabilities under the distribution over the classes that a mask leaves; -inf for others."""
+        assert question.ids is not None
+        assert question.mask is not None
+        given = self.ask(hidden, question._replace(eps=self.exact_at, mask=None))
+        if question.eps == math.inf:
+            return given
+        norm = self.ask(hidden, Question("normaliser", eps=question.eps, mask=question.mask))
+        inside = np.take_along_axis(np.broadcast_to(question.mask, (len(hidden), self.layer.vocab)), question.ids, 1)
         log_probs = np.where(inside == 1, self.exponents(given.logits) - norm.lse[:, None], -np.inf)
         error = norm.error + (given.error if math.isfinite(self.exact_at) else 0.0)  # of logits that are sums over parts
-        rows_read, read, dense = (one + more for one, more in zip(given.cost[:3], norm.cost[:3], strict=True))
-        found = LogProb(log_probs, given.logits, norm.lse, error, Cost(rows_read, read, dense, norm.cost.path))
-        return answer_as(found if wanted else untold(found), form)
+        whole = norm._replace(logits=given.logits, log_probs=log_probs, error=error, rows=norm.rows + given.rows)
+        return whole._replace(bytes=norm.bytes + given.bytes, full=norm.full + given.full)
 
     def entropy(
         self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None, moments: bool = False

@@ -28,7 +28,7 @@ from headlong.arrays import answer_as, as_numpy, form_of
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.arguments import aimed, checked_hidden, part_of
 from headlong.engines.class_masks import check_some_left, class_mask, classes_of
-from headlong.engines.few_allowed_classes import largest_keys, lse_of
+from headlong.engines.few_allowed_classes import checked_draws, largest_keys, lse_of
 from headlong.engines.kind import Kind
 from headlong.engines.sampling_filters import FINEST, FIRST_CANDIDATES, GROWTH, Ranked, decided
 from headlong.errors import NonFiniteError, OptionError, ShapeError
@@ -37,14 +37,15 @@ from headlong.number_checks import real, whole
 from headlong.question import RANGES, Filters, Mask, Question, Sieve
 
 ROOM = 1 - 2.0**-10
-"""Of ``eps``, for a normaliser: the rest is for sums of what is kept."""
+"""The share of ``eps`` that a normaliser has: the rest is for sums of what is kept."""
 TIES = ("ids", "all")
 ADVICE = {"temperature": "for the likeliest class, topk(k=1)"} | dict.fromkeys(("top_k", "top_p", "min_p"), "None keeps all")
 
 
 class Rules(NamedTuple):
-    """``[batch]`` each: what every row is drawn by; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off. ``last``: of all rows,
-    filters go by temperature 1."""
+    """What every row is drawn by, ``[batch]`` each; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 mean off. And for all rows: ``n``
+    draws, the number of the first class, whether filters go by temperature 1, whether of equal logits at the k-th place all
+    are kept, and whether the classes that are kept are asked for."""
 
     temperature: list[float]
     top_k: list[int]
@@ -52,34 +53,39 @@ class Rules(NamedTuple):
     min_p: list[float]
     seed: list[int]
     position: list[int]
+    n: int = 1
+    class0: int = 0
     last: bool = False
+    all_ties: bool = False
+    support: bool = False
 
     def sieve(self, row: int) -> Sieve:
-        found = Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row])
+        found = Sieve(self.temperature[row], self.top_k[row], self.top_p[row], self.min_p[row], self.all_ties)
         return found._replace(temperature=1.0) if self.last and not found.keeps_all else found
 
-    def filters(self, row: int, n: int, class0: int) -> Filters:
+    def filters(self, row: int) -> Filters:
         """For rows that count up from ``row``."""
-        return Filters._make([n, *(part[row] for part in self[:-1]), class0, self.last])
+        return Filters._make([self.n, *(part[row] for part in self[:6]), self.class0, self.last])
 
-    def arrays(self, n: int, class0: int) -> Filters:
-        """Of each row its own."""
+    def arrays(self) -> Filters:
+        """For rows each with a rule of its own."""
         kinds = (np.float64, np.int64, np.float64, np.float64, np.uint64, np.uint64)
-        each = (np.array(part, kind) for part, kind in zip(self[:-1], kinds, strict=True))
-        return Filters._make([n, *each, class0, self.last])
+        each = (np.array(part, kind) for part, kind in zip(self[:6], kinds, strict=True))
+        return Filters._make([self.n, *each, self.class0, self.last])
 
 
-def rules_of(batch: int, vocab: int, seed: Any, position: Any, last: bool, **filters: Any) -> Rules:
-    """One number, or one for each row, of everything; a fresh seed and positions 0, 1, ... where there is none."""
+def rules_of(batch: int, vocab: int, seed: Any, position: Any, filters: dict[str, Any], **of_all: Any) -> Rules:
+    """One number, or one for each row, of everything; a fresh seed and positions 0, 1, ... where there is none. ``of_all``
+    rows: the fields of :class:`Rules` that have no row."""
     off = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    each: dict[str, list[Any]] = {}
+    each: dict[str, Any] = {}
     for name, given in filters.items():
         check = whole if name == "top_k" else real
         each[name] = [off[name]] * batch if given is None and name in off else _each(given, batch, name, check)
     each["top_k"] = [k if k < vocab else 0 for k in each["top_k"]]  # to keep all is no filter
     each["seed"] = _each(secrets.randbits(64) if seed is None else seed, batch, "seed", whole)
     each["position"] = list(range(batch)) if position is None else _each(position, batch, "position", whole)
-    return Rules(**each, last=last)
+    return Rules(**each, **of_all)
 
 
 def is_each(given: Any) -> bool:
@@ -87,10 +93,14 @@ def is_each(given: Any) -> bool:
     return isinstance(given, (list, tuple)) or getattr(given, "ndim", 0) > 0
 
 
+def count_of(hidden: Any) -> int:
+    """How many rows there are; what is no array is refused where it is read."""
+    shape = getattr(hidden, "shape", None)
+    return len(hidden) if isinstance(hidden, (list, tuple)) or (isinstance(shape, tuple) and shape) else 0
+
+
 def first_of(position: Any, batch: int) -> Any:
     """The position of the first row, where those of the others count up from it; None where they do not."""
-    if position is None:
-        return 0
     places = _numbers(position, "position")
     if not isinstance(places, list):
         return places if batch == 1 and not hasattr(position, "shape") else None
@@ -116,47 +126,47 @@ def _numbers(given: Any, name: str) -> Any:
     return as_numpy(given, name).tolist() if hasattr(given, "shape") else given
 
 
-def sample(
-    engine: Kind, hidden: Any, n: int, rules: Rules, *, eps: float | None, ties: str, support: bool, class0: int,
-    allowed: Any, exclude: Any,
-) -> Sample:  # fmt: skip
-    """:meth:`headlong.Engine.sample`, of which this is the long way."""
+def check_ties(ties: Any) -> bool:
+    """Whether all of equal logits are kept."""
     if ties not in TIES:
         raise OptionError(f"ties is {ties!r}; choose from {', '.join(TIES)}")
+    return bool(ties == "all")
+
+
+def sample(engine: Kind, hidden: Any, rules: Rules, eps: float | None, allowed: Any, exclude: Any) -> Sample:
+    """:meth:`headlong.Engine.sample`, of which this is the long way."""
     form, vocab = form_of(hidden), engine.layer.vocab
     rows = checked_hidden(hidden, engine.layer.dim, vocab=vocab)
     mask = class_mask(allowed, exclude, len(rows), vocab)
     check_some_left(mask)
     aim = aimed(eps, engine.promise, form)
-    engine.agree(("sample", rows, n, *rules.arrays(n, class0), aim, ties, support))
-    if ties == "ids" and not support and engine.draws_whole and not (rules.last and math.isfinite(aim)):
-        a = engine.ask(rows, Question("draw", eps=aim, filters=rules.arrays(n, class0), mask=mask))
-        whole = Sample(a.ids, a.logits, a.score, a.proved, a.cost)
+    engine.agree(("sample", rows, *rules.arrays(), aim, rules.all_ties, rules.support))
+    if not rules.all_ties and not rules.support and engine.draws_whole and not (rules.last and math.isfinite(aim)):
+        a = engine.ask(rows, Question("draw", eps=aim, filters=rules.arrays(), mask=mask))
+        whole = Sample(checked_draws(a.ids), a.logits, a.score, a.proved, a.cost)
         if math.isfinite(aim):
             whole = replace(whole, log_probs=a.log_probs, kept=a.kept, error=a.error)
         return answer_as(whole, form)
-    return answer_as(_drawn(engine, rows, n, rules, class0, mask, aim, ties, support), form)
+    return answer_as(_drawn(engine, rows, rules, mask, aim), form)
 
 
-def _drawn(
-    engine: Kind, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float, ties: str, support: bool
-) -> Sample:
+def _drawn(engine: Kind, rows: Doubles, rules: Rules, mask: Mask, aim: float) -> Sample:
     """What kinds without a question of their own for draws answer."""
-    whole_answer = support or math.isfinite(aim) or ties == "all" or rules.last
-    found = _Draws(engine, rows, n, rules, class0, mask, aim)
+    whole_answer = rules.support or math.isfinite(aim) or rules.all_ties or rules.last
+    found = _Draws(engine, rows, rules, mask, aim)
     each = range(len(rows))
     sifted = [row for row in each if whole_answer and not rules.sieve(row).keeps_all]
     found.draw_plainly([row for row in each if row not in set(sifted)])
     if math.isfinite(aim):
         found.normalise()
     if sifted:
-        found.draw_from_kept(sifted, ties == "all")
-    answer = Sample(found.ids, found.logits, found.score, found.proved, found.cost())
+        found.draw_from_kept(sifted)
+    answer = Sample(checked_draws(found.ids), found.logits, found.score, found.proved, found.cost())
     if math.isfinite(aim):
         steps = np.array(rules.temperature)[:, None]
-        log_probs = np.where(found.ids < 0, -math.inf, engine.exponents(found.logits) / steps - found.lse[:, None])
+        log_probs = engine.exponents(found.logits) / steps - found.lse[:, None]
         answer = replace(answer, log_probs=log_probs, kept=found.log_kept(), error=found.error)
-    if support:
+    if rules.support:
         every = [found.classes(row) if part is None else np.sort(part) for row, part in enumerate(found.kept)]
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in every])])
         answer = replace(answer, support=Support(np.concatenate([*every, np.empty(0, np.int64)]), offsets.astype(np.int64)))
@@ -169,10 +179,11 @@ def from_kept(engine: Kind, hidden: Doubles, mask: Mask, filters: Filters, eps: 
     """
     count = len(hidden)
     positions = [(filters.row0 + row) % 2**64 for row in range(count)]
-    rules = Rules(*([value] * count for value in filters[1:6]), positions, filters.last)  # type: ignore[arg-type, call-arg]
+    each = ([value] * count for value in filters[1:6])
+    rules = Rules._make([*each, positions, filters.n, filters.class0, filters.last, False, False])
     engine.agree(("kept", hidden, mask, filters))
-    found = _Draws(engine, hidden, filters.n, rules, filters.class0, mask, math.inf)
-    found.draw_from_kept(list(range(count)), False, eps)
+    found = _Draws(engine, hidden, rules, mask, math.inf)
+    found.draw_from_kept(list(range(count)), eps)
     whole = Answer(ids=found.ids, logits=found.logits, score=found.score, proved=found.proved)
     return whole._replace(**dict(zip(("rows", "bytes", "full", "path"), found.cost(), strict=True)))
 
@@ -193,9 +204,9 @@ def runs(rows: list[int], rules: Rules) -> list[list[int]]:
 class _Draws:
     """The answer while it is made, in float64."""
 
-    def __init__(self, engine: Kind, rows: Doubles, n: int, rules: Rules, class0: int, mask: Mask, aim: float) -> None:
-        self.engine, self.rows, self.rules, self.class0, self.mask, self.aim = engine, rows, rules, class0, mask, aim
-        self.n, shape = n, (len(rows), n)
+    def __init__(self, engine: Kind, rows: Doubles, rules: Rules, mask: Mask, aim: float) -> None:
+        self.engine, self.rows, self.rules, self.mask, self.aim = engine, rows, rules, mask, aim
+        shape = len(rows), rules.n
         self.ids, self.proved = np.full(shape, -1, np.int64), np.ones(shape, bool)
         self.logits, self.score = np.full(shape, -math.inf), np.full(shape, -math.inf)
         self.kept: list[Ids | None] = [None] * len(rows)
@@ -225,7 +236,7 @@ class _Draws:
     def draw_plainly(self, rows: list[int]) -> None:
         """By the engine's own search."""
         for run in runs(rows, self.rules):
-            filters = self.rules.filters(run[0], self.n, self.class0)
+            filters = self.rules.filters(run[0])
             drawn = self.engine.ask(self.rows[run], Question("draw", filters=filters, mask=self.mask_of(run)))
             for name in ("ids", "logits", "score", "proved"):
                 getattr(self, name)[run] = getattr(drawn, name)
@@ -236,16 +247,16 @@ class _Draws:
         own = np.array([part is not None for part in self.kept], bool)
         return np.minimum(0.0, np.where(own, self.mass - np.where(own, self.lse, 0.0), 0.0))
 
-    def draw_from_kept(self, rows: list[int], all_ties: bool, eps: float = math.inf) -> None:
+    def draw_from_kept(self, rows: list[int], eps: float = math.inf) -> None:
         """The classes that filters keep, from as many of the best as decide it; then the largest keys among them."""
-        wanted = {row: self.rules.top_k[row] + all_ties if self.rules.top_k[row] else FIRST_CANDIDATES for row in rows}
+        top_k, more = self.rules.top_k, int(self.rules.all_ties)
+        wanted = {row: top_k[row] + more if top_k[row] else FIRST_CANDIDATES for row in rows}
         while wanted:
             count = min(wanted.values())
             some = [row for row, many in wanted.items() if many == count]
             for row, best in zip(some, self._best(some, min(count, self.engine.layer.vocab), eps), strict=True):
                 found = Ranked(best.ids, best.scores, -math.inf if best.complete else float(best.scores[-1]))
-                sieve = self.rules.sieve(row)._replace(all_ties=all_ties)
-                size = decided(_Row(self, row, best.lse), sieve, found) if len(best.ids) else 0
+                size = decided(_Row(self, row, best.lse), self.rules.sieve(row), found) if len(best.ids) else 0
                 if size == 0:
                     raise NonFiniteError("no class has a finite logit; expected an intact layer: open it with verify=True")
                 if size is None:
@@ -281,8 +292,8 @@ class _Draws:
     def _draw(self, row: int, ids: Ids, logits: Doubles, scores: Doubles, proved: bool) -> None:
         order, rule = np.argsort(ids), self.rules
         keyed, exponents = self._as_drawn(logits[order]) / rule.temperature[row], scores / rule.temperature[row]
-        filters = Filters(self.n, 1.0, 0, 1.0, 0.0, rule.seed[row], 0, self.class0)
-        won, self.score[row] = largest_keys(keyed, ids[order] + self.class0, filters, rule.position[row])
+        filters = Filters(rule.n, 1.0, 0, 1.0, 0.0, rule.seed[row], 0, rule.class0)
+        won, self.score[row] = largest_keys(keyed, ids[order] + rule.class0, filters, rule.position[row])
         self.ids[row], self.logits[row] = ids[order][won], logits[order][won]
         self.kept[row], self.mass[row] = ids, lse_of(exponents[None])[0]
         self.proved[row] = proved

@@ -99,7 +99,7 @@ def answered(
     error = rounding(lse / colder) * colder
     whole = Answer(lse=lse, error=error, rows=cost.rows, bytes=cost.bytes, full=cost.dense, path=cost.path)
     if question.verb == "best":
-        logits, ids, best = topk_of(classes, question.k)
+        logits, ids, best = best_of(classes, question.k)
         log_probs = np.where(ids < 0, -np.inf, best - np.where(np.isfinite(lse), lse, 0.0)[:, None])
         proved = np.ones(len(ids), bool)
         return whole._replace(ids=ids, logits=logits, log_probs=log_probs, error=error + logit_error, proved=proved)
@@ -135,7 +135,7 @@ def lse_of(exponents: Doubles) -> Doubles:
         return np.asarray(finite + np.log(sums))
 
 
-def topk_of(answer: ListedClasses, k: int) -> tuple[Doubles, Ids, Doubles]:
+def best_of(answer: ListedClasses, k: int) -> tuple[Doubles, Ids, Doubles]:
     """``logits, ids, exponents [batch, k]``, equal logits by id; missing classes are id -1 and -inf."""
     order = np.argsort(-answer.logits, axis=1, kind="stable")[:, :k]
     rows, missing = np.arange(len(order))[:, None], k - order.shape[1]
@@ -173,6 +173,20 @@ def of_row(filters: Filters, row: int) -> Filters:
     return filters._replace(row0=(filters.row0 + row) % 2**64)
 
 
+def nothing_to_draw(row: int) -> NonFiniteError:
+    return NonFiniteError(
+        f"no logit of row {row} is a number, so no class can be drawn: the layer's weights hold NaN or infinity; load the file "
+        "with verify=True"
+    )
+
+
+def checked_draws(ids: Ids) -> Ids:
+    """``ids [batch, n]``, or NonFiniteError where a row has none."""
+    if (ids < 0).any():
+        raise nothing_to_draw(int(np.flatnonzero((ids < 0).any(axis=1))[0]))
+    return ids
+
+
 def sample_of(answer: ListedClasses, filters: Filters) -> tuple[Ids, Doubles, Doubles, Doubles, Doubles]:
     """``ids, logits, score [batch, n]``: ``argmax link(z) / T + g`` over the classes that the filters keep; ``link(z) / T`` of
     what was drawn, and ``[batch]`` the log of the sum of the exponentials of all that are kept."""
@@ -184,10 +198,7 @@ def sample_of(answer: ListedClasses, filters: Filters) -> tuple[Ids, Doubles, Do
         order = live[np.argsort(-answer.logits[b, live], kind="stable")]
         kept = np.sort(order[: kept_count(answer.exponents[b, order] / (1.0 if own.last else own.temperature), own)])
         if len(kept) == 0:
-            raise NonFiniteError(
-                f"no logit of row {b} is a number, so no class can be drawn: the layer's weights hold NaN or infinity; load "
-                "the file with verify=True"
-            )
+            raise nothing_to_draw(b)
         exponents = answer.exponents[b, kept] / own.temperature
         first, score[b] = largest_keys(exponents, answer.ids[b, kept] + own.class0, own, own.row0)
         won[b], drawn[b], mass[b] = kept[first], exponents[first], lse_of(exponents[None])[0]

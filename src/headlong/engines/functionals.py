@@ -34,7 +34,7 @@ from headlong.question import Mask, Question
 HEADS = 64
 """Classes that are scored for a start: of a language model's rows they have a third settled."""
 DEFAULT = 0.01
-"""Of methods that promise nothing."""
+"""What methods are asked for that promise nothing."""
 AT_ONCE = 1 << 22
 """Logits that a full scan holds."""
 
@@ -70,7 +70,7 @@ ENTROPY = Functional(lambda nats, ids: nats, -1.0, _evenly, lambda found: 1 + fo
 
 
 def mean_of(values: Doubles) -> Functional:
-    """Of ``values [vocab]`` from -1 to 1."""
+    """The mean of ``values [vocab]``, which are from -1 to 1."""
     return Functional(
         lambda nats, ids: values[np.maximum(ids, 0)], 0.0, lambda tail: (-tail.most, tail.most),
         lambda found: np.full(len(found), 2.0),

@@ -68,10 +68,13 @@ class Kind(ABC):
     def check_weights(self) -> None:
         """InputError where a look at the layer's borrowed arrays shows that they were written to since the plan was made."""
         if self._watch is not None and self._watch.found():
-            raise InputError(
-                f"the weights of {self.layer!r} have changed since this engine was compiled; compile again, or let the layer "
-                "take a copy: Layer(..., copy=True)"
-            )
+            raise self._written_to()
+
+    def _written_to(self) -> InputError:
+        return InputError(
+            f"the weights of {self.layer!r} have changed since this engine was compiled; compile again, or let the layer "
+            "take a copy: Layer(..., copy=True)"
+        )
 
     def agree(self, question: tuple[Any, ...]) -> None:  # noqa: B027  # most have nobody to agree with
         """Where others have to ask the same at the same time: that they do."""

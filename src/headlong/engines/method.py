@@ -19,8 +19,23 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from headlong import native
 from headlong.dtypes import Doubles, Floats
 from headlong.layers.matrix import Layer
+from headlong.layers.written_to import WrittenTo
 from headlong.plan import Plan
 from headlong.promise import Promise
+
+
+class Running(NamedTuple):
+    """How an engine runs: the threads of every call (None: those at hand), the seed of its bets, why it is this engine; and of
+    borrowed arrays their stamp and who sees writes to them, since its plan was made."""
+
+    threads: int | None = None
+    seed: int = 0
+    reason: str = "asked for"
+    stamp: str | None = None
+    watch: WrittenTo | None = None
+
+
+PLAIN = Running()
 
 
 class EngineParts(NamedTuple):
@@ -31,8 +46,7 @@ class EngineParts(NamedTuple):
     plan: Plan
     norms: Floats
     promise: Promise
-    seed: int
-    threads: int | None
+    running: Running
     rows: native.Reader
 
 

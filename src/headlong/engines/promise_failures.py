@@ -31,7 +31,7 @@ AT_ONCE = 1 << 22
 CONFIDENCE = 0.95
 STEPS = 60
 ROUNDING = 1e-9
-"""Of float64 sums: relative to a logit, and a hundredth of that to the largest; of log-probabilities, in nats."""
+"""What float64 sums may lose: a share of a logit, and a hundredth of that of the largest; of log-probabilities, in nats."""
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many vectors are done."""

@@ -33,7 +33,7 @@ class Ranked(NamedTuple):
 
 
 class Normaliser(Protocol):
-    """Of one query."""
+    """What knows the normaliser of one query."""
 
     def lse(self, temperature: float, eps: float) -> tuple[float, float]:
         """Both ends of ``log sum exp(f(z) / temperature)``, apart by about ``2 eps`` or as near as they get."""

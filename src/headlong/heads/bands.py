@@ -70,7 +70,7 @@ class BandsHead(Head):
         self.projections = nn.ParameterList(_uniform(width, dim) for width in self.widths)
 
     def _place(self, order: Tensor, edges: Sequence[int]) -> None:
-        """Of each class id: its position, its band (-1: short list), and its place there."""
+        """Keeps for each class id its position, its band (-1: short list), and its place there."""
         place = places(order)
         band = torch.bucketize(place, torch.tensor(edges[:-1]), right=True) - 1
         first = torch.tensor([0, *edges[:-1]])[band + 1]

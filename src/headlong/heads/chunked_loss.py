@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of ``hidden``, ``weight``, ``bias``, ``prior`` and the curve's parameters."""
+    """The gradients of ``hidden``, ``weight``, ``bias``, ``prior`` and the curve's parameters."""
 
     hidden: Tensor
     weight: Tensor

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 ROUNDS = 10
 SHARE = 0.9
-"""Of its parent's gate, the mean over rows of what the likelier child gets."""
+"""The share of its parent's gate that the likelier child gets, in the mean over rows."""
 
 
 def split(gate: Tensor, hidden: Tensor, copies: int, trials: int = 1) -> tuple[Tensor, float]:

@@ -39,7 +39,7 @@ NUMBERS = {METRIC_INNER_PRODUCT: "inner_product", METRIC_L2: "l2"}
 ROWS, SPARE, MORE = 1024, 8, 64
 """Queries answered at once; rows fetched beyond k, so that a bias in float32 cannot hide one of the k, at first and then."""
 LONGEST = float(np.finfo(np.float32).max)
-"""Of a row's squared length, which float32 has to hold."""
+"""The largest squared length of a row, which float32 has to hold."""
 FIRST, SOME, BEST = 4, 64, 256
 """Queries of a range search that are answered at once, at first and then, and rows that are tried before all of them..."""
 MANY = 1 << 16
@@ -249,7 +249,7 @@ class IndexFlat(Rows):
             return found.astype(np.float32), ids
 
     def _nearer(self, queries: Floats, thresh: float, allowed: Ids | None) -> list[tuple[Floats, Ids]]:
-        """Of each query, in the order of ids, as FAISS's: from its best rows, or where all of those are near from every row."""
+        """What is nearer to each query, by id as FAISS's: from its best rows, or from all where those are all near."""
         most = self.ntotal if allowed is None else len(allowed)
         if not most:
             return [(np.empty(0, np.float32), np.empty(0, np.int64))] * len(queries)

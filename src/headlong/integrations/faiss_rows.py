@@ -45,7 +45,7 @@ class LazyEngine:
         return self.made
 
     def places(self, ids: Any) -> Ids:
-        """Of the engine's ids among the rows."""
+        """The places of the engine's ids among the rows."""
         found = np.asarray(ids)
         return np.where(found < 0, -1, np.searchsorted(self.names, found))
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,7 +32,16 @@ from headlong.compile import ADAPTED
 from headlong.errors import DtypeError, InputError, OptionError, named
 from headlong.integrations.generation.decoding import ACCELERATED, Generate, check_generate, generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
-from headlong.integrations.generation.inspect_model import AfterLayer, calibration_of, one_step, post_head, put, vectors_of_text
+from headlong.integrations.generation.inspect_model import (
+    AfterLayer,
+    calibration_of,
+    one_step,
+    post_head,
+    put,
+    run,
+    vectors_of_text,
+)
+from headlong.integrations.graphs.hosts import Host, graph_host
 from headlong.number_checks import flag
 
 __all__ = ["FastHead", "accelerate", "generate", "restore"]
@@ -52,7 +62,7 @@ def accelerate(
     link: headlong.Affine | headlong.SoftCap | None = None,
     generate: bool = True,
     **options: Any,
-) -> FastHead:
+) -> Any:
     """Replace ``model.get_output_embeddings()`` by a :class:`FastHead` over the same parameters, and return it.
 
     ``text, tokenizer``  strings like those to be generated; the model turns them into calibration vectors
@@ -66,43 +76,78 @@ def accelerate(
     of fewer than :data:`ENOUGH` nothing is said. InputError where the model has no plain output layer, has a ``generate`` of
     its own that does not reach it, is not on the CPU or is accelerated already.
     """
-    linear = output_layer_of(model)
-    _check(linear)
+    host: Host = (graph_host(model) or ModuleHost)(model)
     flag(generate, "generate")
     generate = generate and isinstance(model, GenerationMixin)
     if generate:
         check_generate(model)
     if text is not None and calibration is not None:
         raise OptionError("text and calibration were given; expected one of them")
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            seen = post_head(model, linear) if link is None else AfterLayer(link)
-            hidden = calibration_of(model, linear, calibration)
-            if text is not None:
-                hidden = vectors_of_text(model, linear, text, tokenizer)
-            options.setdefault("threads", torch.get_num_threads())
-            method = options.get("method", "auto")
-            if hidden is None and "seed" not in options and isinstance(method, str) and method in ADAPTED:
-                options.setdefault("adapt", True)
-            hidden, rows = held_back(hidden)
-            layer = headlong.Layer(linear.weight.detach(), _bias(linear, seen), seen.link, name="lm_head.weight")
-            engine = headlong.compile(layer, eps=eps, delta=delta, calibration=hidden, **options)
-            head = FastHead(linear, engine, seen.beside)
-            head.gain = _gain(model, linear, head, rows)
-    finally:
-        for module, training in modes:  # each its own: parts may be frozen in evaluation
-            module.training = training
-    put(model, linear, head)
+    with torch.no_grad(), host.running():
+        layer = host.layer(link)
+        hidden = calibration_of(host, calibration) if text is None else vectors_of_text(host, text, tokenizer)
+        options.setdefault("threads", torch.get_num_threads())
+        method = options.get("method", "auto")
+        if hidden is None and "seed" not in options and isinstance(method, str) and method in ADAPTED:
+            options.setdefault("adapt", True)
+        hidden, rows = held_back(hidden)
+        engine = headlong.compile(layer, eps=eps, delta=delta, calibration=hidden, **options)
+        gain = _gain(host, engine, rows)
+        head = host.put(engine)
+    head.gain = gain
     ACCELERATED[model] = head
     if generate:
         model.generate = Generate(model)
     return head
 
 
-def restore(model: Any) -> nn.Module:
-    """Put back the module that :func:`accelerate` replaced, with today's weights; a plain model stays as it is."""
+class ModuleHost:
+    """A model of modules: one submodule is swapped."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.linear = model, output_layer_of(model)
+        self.beside: tuple[Tensor, ...] = ()
+        _check(self.linear)
+
+    @property
+    def known(self) -> int:
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes:  # each its own: parts may be frozen in evaluation
+                module.training = training
+
+    def layer(self, link: Any) -> headlong.Layer:
+        seen = post_head(self.model, self.linear) if link is None else AfterLayer(link)
+        self.beside = seen.beside
+        return headlong.Layer(self.linear.weight.detach(), _bias(self.linear, seen), seen.link, name="lm_head.weight")
+
+    def read(self, ids: Tensor) -> Tensor:
+        return torch.cat(run(self.model, self.linear, ids)[0].hidden)
+
+    def product(self, hidden: Tensor) -> Tensor:
+        return functional.linear(hidden.to(self.linear.weight.dtype), self.linear.weight, self.linear.bias)
+
+    def put(self, engine: Any) -> FastHead:
+        head = FastHead(self.linear, engine, self.beside)
+        put(self.model, self.linear, head)
+        return head
+
+
+def restore(model: Any) -> nn.Module | None:
+    """Put back the module that :func:`accelerate` replaced, with today's weights; a plain model stays as it is. A model over
+    a graph runs all of it again, and None is returned."""
+    if graph_host(model) is not None:
+        if (cut := ACCELERATED.pop(model, None)) is not None:
+            cut.host.undo()
+        _unset_generate(model)
+        return None
     head: nn.Module = output_layer_of(model)
     if not isinstance(head, FastHead):
         if ACCELERATED.pop(model, None) is not None and any(isinstance(part, FastHead) for part in model.modules()):
@@ -136,14 +181,14 @@ def held_back(hidden: Any) -> tuple[Any, Any]:
     return hidden[: len(hidden) - count], hidden[len(hidden) - count :]
 
 
-def _gain(model: Any, linear: nn.Linear, head: FastHead, rows: Tensor | None) -> Gain | None:
+def _gain(host: Host, engine: Any, rows: Any) -> Gain | None:
     """Timed in turn over a few rows: the product, the engine's look, and the model without either; None without rows."""
-    one, rest = one_step(model, linear)
-    rows = one if rows is None else torch.as_tensor(rows).to(linear.weight.dtype)
+    one, rest = one_step(host)
+    rows = torch.as_tensor(rows) if rows is not None else torch.zeros(1, engine.layer.dim) if one is None else one
     if not len(rows):
         return None
-    product = _least(lambda row: functional.linear(row, linear.weight, linear.bias).argmax(), rows)
-    return Gain(product, _least(lambda row: head.engine.topk(row, k=1, eps=math.inf), rows), rest)
+    product = _least(lambda row: host.product(row).argmax(), rows)
+    return Gain(product, _least(lambda row: engine.topk(row, k=1, eps=math.inf), rows), rest)
 
 
 def _least(call: Callable[[Tensor], Any], rows: Tensor) -> float:

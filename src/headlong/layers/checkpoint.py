@@ -50,7 +50,7 @@ WORDS = re.compile(r"(^|\.)embeddings\.(word|tok)_embeddings\.weight$")
 BESIDE_WORDS = "cls.predictions.dense.weight"
 """MobileBERT's hidden vectors are longer than its embedding: its head is the embedding and these further columns."""
 DECODERS = ("cls.predictions.decoder.weight", "lm_head.decoder.weight")
-"""Of BERT and its like: the input embedding, which a tied head shares, and the head of its own."""
+"""How BERT and its like store a head: the input embedding, which a tied head shares, and the head of its own."""
 HEADS = {name: re.compile(beside) for name, beside in (
     *((name, "") for name in WEIGHT_NAMES[:3]), (WEIGHT_NAMES[3], r"(^|\.)embed_in\."),
     (DECODERS[0], r"^cls\.predictions\.(transform|bias|decoder\.bias)"), (DECODERS[1], r"^lm_head\.(dense|bias|decoder\.bias)"),
@@ -84,7 +84,7 @@ class Checkpoint:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Of a single file; an index has none of ours."""
+        """What a single file says of itself; an index has none of ours."""
         return {} if self._file.name.endswith(INDEX) else self._shard(self._file.name).metadata
 
     def read(self, name: str) -> Array | PackedRows:

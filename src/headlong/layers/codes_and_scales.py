@@ -207,7 +207,7 @@ def unpacked(packed: Array, bits: int, dim: int) -> NDArray[np.int8]:
 
 
 def _zeros(zero: Array, how: Stored, shape: tuple[int, ...], codes: Array, dim: int) -> NDArray[np.float64]:
-    """Of the shape of the scales; of packed codes they are packed too, down the rows."""
+    """The zero points in the shape of the scales; those of packed codes are packed too, down the rows."""
     if how.shape is not None and zero.dtype == np.int32 and zero.ndim == 2 and zero.size and zero.shape != shape:
         bits = 4 if codes.shape[1] == -(-dim // 8) else 8
         zero = unpacked(np.ascontiguousarray(zero.T), bits, shape[0]).T

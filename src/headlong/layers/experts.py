@@ -55,7 +55,7 @@ class ExpertsLayer(StructuredLayer):
 
     @property
     def width(self) -> int:
-        """Of x, which the gate and the experts read."""
+        """The length of x, which the gate and the experts read."""
         return int(self.weight.shape[1])
 
     @property

@@ -40,8 +40,8 @@ pangu-embedded phi3 plamo2 plamo3 plm qwen2 qwen2vl qwen3 qwen35 qwen35moe qwen3
 refact rnd1 seed_oss smallthinker smollm3 spark2_5 starcoder starcoder2 t5
 """
 ARCHITECTURES = frozenset(_ARCHITECTURES.split())
-"""Of GGUF files: those whose loader in llama.cpp takes ``token_embd.weight`` in the place of an absent ``output.weight``, and
-whose graph gives logits."""
+"""Architectures of GGUF files whose loader in llama.cpp takes ``token_embd.weight`` in the place of an absent
+``output.weight``, and whose graph gives logits."""
 WITH_WORDS = re.compile(
     r"(CausalLM|LMHeadModel|LMHead|ConditionalGeneration|MaskedLM|(?<!ElectraFor)(?<!FunnelFor)(?<!FlavaFor)PreTraining|ModelWithLMHead"
     r"|MTModel|M4TModel|M4Tv2Model|DoubleHeadsModel|BertGenerationDecoder|BlockDiffusion|TextToText|SpeechToText)$"

@@ -22,7 +22,7 @@ from headlong.randomness import stream
 RUN, AT_ONCE = 1024, 1 << 16
 """Words of a run of a digest, and words that are summed at once: those stay in a cache."""
 LOOKS, WORDS = 6, 8
-"""Of each array, in as many calls: each word that a scan has driven out of the caches is waited for."""
+"""Sets of places that take turns, and words in each: a word that a scan has driven out of the caches is waited for."""
 
 
 class WrittenTo:
@@ -32,19 +32,19 @@ class WrittenTo:
         self._tensors = [part for part in given if kind_of(part) == "torch" and not part.is_inference()]
         self._versions = [part._version for part in self._tensors]  # noqa: SLF001  # torch has no other way to ask
         rng = stream("places that are watched")
-        self._words = [_words(array) for array in arrays]
-        self._places = [[rng.integers(0, len(words), WORDS) for words in self._words] for _ in range(LOOKS)]
-        self._before = [self._now(look) for look in range(LOOKS)]
+        words = [_words(array) for array in arrays]
+        places = [[(some, rng.integers(0, len(some), WORDS)) for some in words] for _ in range(LOOKS)]
+        self._before = [[(some.take, at, some.take(at).tobytes()) for some, at in look] for look in places]
         self._look = 0
 
     def found(self) -> bool:
         if self._tensors and [part._version for part in self._tensors] != self._versions:  # noqa: SLF001
             return True
         self._look = look = (self._look + 1) % LOOKS  # threads may take one twice
-        return self._now(look) != self._before[look]
-
-    def _now(self, look: int) -> list[bytes]:
-        return [words.take(places).tobytes() for words, places in zip(self._words, self._places[look], strict=True)]
+        for take, places, before in self._before[look]:  # noqa: SIM110  # a generator costs as much as the look
+            if take(places).tobytes() != before:
+                return True
+        return False
 
 
 def _words(array: Array) -> Array:

@@ -25,7 +25,6 @@ from headlong.native.losses import link_gradients, link_losses
 from headlong.native.readers import (
     NativeReader,
     Reader,
-    Shown,
     adaptive,
     blocks,
     code_reader,
@@ -44,7 +43,7 @@ from headlong.native.thread_count import threads
 
 __all__ = [
     "REFERENCE", "Doubles", "DrawsOfExpert", "FoundByBlocks", "FoundByCoordinates", "FoundOfExpert", "NativeReader", "Reader",
-    "Shown", "adaptive", "blocks", "code_reader", "descent", "experts", "gumbels", "isa", "levels", "link_gradients",
+    "adaptive", "blocks", "code_reader", "descent", "experts", "gumbels", "isa", "levels", "link_gradients",
     "link_losses", "loaded", "logits", "mark", "module", "neighbours", "products", "round_up", "row_norms", "rows_of",
     "threads", "widened",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from headlong.dtypes import HIDDEN, Doubles
 from headlong.native.load_module import module
 
 NAMES = {dtype: dtype.name for dtype in HIDDEN}
-"""Of the types that hidden vectors come in, in the machine's byte order: looked up, for NumPy makes up a name each time."""
+"""The types that hidden vectors come in, in the machine's byte order: looked up, for NumPy makes up a name each time."""
 MARKED = (np.dtype(np.int64), np.dtype(np.int32))
 """The types of ids that are marked natively."""
 
@@ -34,17 +34,16 @@ def widened(rows: Array) -> tuple[Doubles, float]:
     return rows if place is None else place, largest
 
 
-def mark(marked: NDArray[np.uint8], ids: Array, at: int) -> int:
+def mark(marked: NDArray[np.uint8], ids: Array, at: int) -> bool:
     """``marked[r, i] = at`` (0 or 1) for the ids ``i`` of ``ids [r, m]``, else ``1 - at``; -1 is no id.
 
-    Returns the largest number of ones in a row. -1, with anything in ``marked``: an id is out of range, the ids are not int64
-    or int32, or the native module is not there (where it is, it marks whatever ``HEADLONG_ISA`` says).
+    False, with anything in ``marked``: an id is out of range, the ids are not int64 or int32, or the native module is not there
+    (where it is, it marks whatever ``HEADLONG_ISA`` says).
     """
     native = _marker()
     if native is None or ids.dtype not in MARKED:
-        return -1
-    most: int = native(marked, np.ascontiguousarray(ids), at)
-    return most
+        return False
+    return bool(native(marked, np.ascontiguousarray(ids), at))
 
 
 @functools.cache

@@ -8,12 +8,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Answer, Cost, Entropy, LogProb, Lse, Sample, TopK, View
+from headlong.answers import Answer, Cost, Entropy, LogProb, Lse, Sample, Shown, TopK
 from headlong.arrays import Array, answer_like, as_numpy, bits, large_empty
 from headlong.dtypes import BFLOAT16, Doubles, Floats
 from headlong.errors import KernelError
@@ -36,9 +36,6 @@ class Reader(Protocol):
     def ask(self, hidden: Doubles, question: Question) -> Answer: ...
 
 
-Shown = TypeVar("Shown", bound=View | Answer)
-
-
 class Show(Protocol):
     """``reader.show(hidden, question, view)``: the answer in the kind and precision of the caller's array, as a verb shows it.
     None: this reader has none, or Python is to look at the arguments, which nobody has checked."""
@@ -53,18 +50,18 @@ class NativeReader:
         limits = (0, 0, 0, False)
         if blocks is not None:
             limits = blocks.max_batch, blocks.max_k, blocks.max_k_of_batches, blocks.samples
-        self.rows, self.about = rows, about
+        self.rows, self.about, self.every = rows, about, every
         self._bound = loaded().Reader(_records(), rows, codes, search, limits, every, about)
         self.show: Show = self._bound.ask
         self.isa: str = self._bound.isa
 
     @property
     def capsule(self) -> Any:
-        """Of the executor of its rows, for native code."""
+        """The executor of its rows, for native code."""
         return self._bound.capsule
 
     def estimates(self, hidden: Doubles, kappa: float, seed: int) -> tuple[Floats, Floats]:
-        """Of all classes by the codes, and how far off they are."""
+        """The estimates of all classes by the codes, and how far off they are."""
         found: tuple[Floats, Floats] = self._bound.estimates(hidden, kappa, seed)
         return found
 
@@ -91,9 +88,9 @@ def rows_of(weight: Array, bias: Floats | None, norms: Floats, link: Link, plan:
 def code_reader(rows: Any, plan: Any, level: str) -> Any:
     """A ``headlong.plan.Codes`` as native code reads it; ``rows`` are the layer's own."""
     segments = [(*segment, *map(float, bounds)) for segment, bounds in zip(plan.segments, plan.bounds, strict=True)]
-    return loaded().Codes(
-        rows, plan.tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level
-    )
+    # They hold float32, too, which a file may have put at any byte.
+    tiles = plan.tiles if plan.tiles.ctypes.data % np.float32().itemsize == 0 else plan.tiles.copy()
+    return loaded().Codes(rows, tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level)
 
 
 def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str, most_norm: float = 0.0) -> Any:
@@ -144,10 +141,10 @@ def experts(
 
 
 def adaptive(
-    weight: Array, kind: str, bias: Floats | None, columns: Array, column_weight: Array, link: tuple[float, float], level: str
+    weight: Array, bias: Floats | None, columns: tuple[Array, Array], link: tuple[float, float], level: str
 ) -> Any:
-    """The native search over coordinates; ``columns`` and ``column_weight`` as ``engines/methods/adaptive.py`` makes them."""
-    return loaded().Adaptive(weight, kind, bias, columns, column_weight, link, level)
+    """The native search over coordinates; ``columns`` and their weight as ``engines/methods/adaptive.py`` makes them."""
+    return loaded().Adaptive(bits(weight), weight.dtype.name, bias, *columns, link, level)
 
 
 def descent(dim: int, parts: Sequence[tuple[Array, Floats | None, Array | None]], nodes: Sequence[Any], level: str) -> Any:

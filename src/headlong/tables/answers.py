@@ -84,7 +84,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def arrays(found: Any, name: str = "the table") -> dict[str, Any]:
-    """Of an Arrow table, columns of numbers."""
+    """The columns of an Arrow table that are numbers, by name."""
     made = {}
     for column in found.column_names:
         value = found.column(column).combine_chunks()

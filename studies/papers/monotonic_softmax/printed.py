@@ -15,20 +15,26 @@ from typing import Any
 
 from studies.papers.cells import Cell, Expected, lines_of, unbuilt
 from studies.papers.monotonic_softmax.beside_printed import beside
-from studies.papers.monotonic_softmax.language_models import STUDIES, TRAINED_HEADS, VOCABS, classes_and_mixture
+from studies.papers.monotonic_softmax.language_models import STEPS, TRAINED_HEADS, VOCABS, WORDS, classes_and_mixture
 from studies.papers.monotonic_softmax.printed_in_text import said
 from studies.papers.monotonic_softmax.talk import COLUMNS, ILLEGIBLE, TABLE, UNCLEAR, WHERE, printed
 
 Lines = Mapping[str, list[Mapping[str, Any]]]
 SIZES = (400, 1150, 1150, 400)
 """Widths of the published AWD-LSTM, whose embedding is tied to the output rows."""
-RUNS = {"": "LSTM 2 x 200, six epochs", "-early": "LSTM 2 x 200, the first epoch or less"}
+CORPORA = {"ptb": "penn-treebank", "wikitext2": "wikitext-2"}
+BRIEFLY = f"{STEPS} steps of 200 tokens"
+RUNS = {
+    "ptb": {"ptb": "LSTM 2 x 200, six epochs", "ptb-short": f"LSTM 2 x 64, {BRIEFLY}"},
+    "wikitext2": {"wikitext2-short": f"LSTM 2 x 64, {BRIEFLY}, {WORDS:,} words"},
+}
+"""The trainings of each corpus, the longest first."""
 
 
 def cells(results: Path) -> Iterator[Cell]:
     """Every printed cell, from the runs that ``results`` holds."""
     for corpus, rows in TABLE.items():
-        lines = {kind: lines_of(results / f"ganea2019.{corpus}{kind}.jsonl") for kind in RUNS}
+        lines = {about: lines_of(results / f"ganea2019.{table}.jsonl") for table, about in RUNS[corpus].items()}
         for head, figures in rows.items():
             for column, value in zip(COLUMNS, figures, strict=True):
                 if column == COLUMNS[0]:
@@ -36,7 +42,7 @@ def cells(results: Path) -> Iterator[Cell]:
                 else:
                     yield _trained(corpus, head, column, value, lines)
     corpus, head = ILLEGIBLE
-    note = "cannot be read in our copy of the talk, so nothing could be compared; to run it " + _takes(corpus, head)
+    note = "cannot be read in our copy of the talk, so there is nothing to compare a row with"
     yield Cell(_what(corpus, head, "the whole row"), "illegible", "–", "not run", note)
     yield from said(results)
 
@@ -47,7 +53,7 @@ def _what(corpus: str, head: str, column: str) -> str:
 
 def _counted(corpus: str, head: str, value: float) -> Cell:
     """By arithmetic where it is the printed count, to its last digit."""
-    vocab = VOCABS[STUDIES[corpus].corpus]
+    vocab = VOCABS[CORPORA[corpus]]
     ours = awd_parameters(vocab, head) / 1e6
     half = 0.5 if value == round(value) else 0.05
     what = _what(corpus, head, COLUMNS[0])
@@ -72,20 +78,20 @@ def awd_parameters(vocab: int, head: str) -> int:
 
 def _takes(corpus: str, head: str) -> str:
     """What a row of the table takes, and the command that runs what we have in its place."""
-    return f'takes 500 epochs of an AWD-LSTM; six of an LSTM 2 x 200: `reproduce ganea2019:{corpus} --rows "head={head} seed"`'
+    return f'takes 500 epochs of an AWD-LSTM; in minutes: `reproduce ganea2019:{corpus}-short --rows "head={head} seed"`'
 
 
 def _trained(corpus: str, head: str, column: str, value: float, lines: Lines) -> Cell:
     """From the longest training that has the head, with the ratio to its softmax beside the printed one."""
     what, shown = _what(corpus, head, column), f"{value:g}"
     unclear = UNCLEAR.get((corpus, head, column))
-    for kind, rows in lines.items():
+    for about, rows in lines.items():
         found = beside(rows, head, column)
         if found is None:
             continue
         ratio = printed(corpus, head, column) or math.nan
         seeds = f"{found.seeds} seeds" if found.seeds > 1 else "one seed"
-        ours, note = found.shown(), f"{RUNS[kind]}, {seeds}" + unbuilt(row for row in rows if row["setting"]["head"] == head)
+        ours, note = found.shown(), f"{about}, {seeds}" + unbuilt(row for row in rows if row["setting"]["head"] == head)
         if column == COLUMNS[3]:
             ours, note = f"{found.shown(0)} s of a processor", f"{note}; this machine ran other programs"
         if math.isnan(found.share):

@@ -36,9 +36,15 @@ from studies.papers.svd_hierarchical.rotation import Preview
 if TYPE_CHECKING:
     from headlong.heads import Head
 
-FOLDERS = {"hierarchical": "harvest/ptb-lstm", "hierarchical-wikitext2": "harvest/wikitext2-lstm-1600"}
-PASSES, MORE, RATE_AT_THE_END = 3, 2, 2e-4
-"""Over the training vectors; of the control, and Adam's first rate for it."""
+FOLDERS = {
+    "hierarchical": ("harvest/ptb-lstm", "LSTM 2 x 200"),
+    "hierarchical-wikitext2": ("harvest/wikitext2-lstm-1600", softmax.SHORT),
+    "hierarchical-ptb-short": ("harvest/ptb-short", softmax.MINUTES),
+    "hierarchical-wikitext2-short": ("harvest/wikitext2-short", softmax.MINUTES),
+}  # fmt: skip
+"""The vectors of a trained LSTM, and what it is."""
+PASSES, MORE, RATES = 3, 2, (2e-4, 1e-3)
+"""Over the training vectors; of the control, and Adam's first rates for it, of which validation chooses."""
 COMPARED, ASKED = 2000, 200
 """Test vectors whose ten likeliest classes are compared, and those that the engine is asked about one at a time."""
 PIECE = 512
@@ -54,6 +60,7 @@ class Data(NamedTuple):
     target: Vectors
     test_hidden: Vectors
     test_target: Vectors
+    valid: tuple[Vectors, Vectors]
     contexts: Vectors
 
 
@@ -62,8 +69,8 @@ def read(root: Path, folder: str) -> Data:
 
     file, layer = open_file(root / folder / "hidden.safetensors"), Layer.load(root / folder / "layer.safetensors")
     hidden, target = file.read("train_hidden"), file.read("train_target").astype(np.int64)
-    test = file.read("test_hidden"), file.read("test_target").astype(np.int64)
-    return Data(layer, hidden, target, *test, trees.contexts(hidden, target, layer.vocab, unseen=layer.weight))
+    test, valid = ((file.read(f"{split}_hidden"), file.read(f"{split}_target").astype(np.int64)) for split in ("test", "valid"))
+    return Data(layer, hidden, target, *test, valid, trees.contexts(hidden, target, layer.vocab, unseen=layer.weight))
 
 
 HEADS = ("tree, learned", "tree, huffman", "two levels, clustered", "two levels, frequency")
@@ -92,27 +99,37 @@ def run(table: str, context: Context) -> Iterator[Row]:
     todo = context.left(planned())
     if not todo:
         return
-    data = read(context.data, FOLDERS[table])
+    folder, about = FOLDERS[table]
+    data = read(context.data, folder)
     truth = best_ten(data.layer, data)
     for row in todo:
         name = row[0][1]
         if name == SVD:
             got = of_svd(data)
         else:
-            head = full_head(data.layer) if name in (FULL, TUNED) else build(name, data)
-            got = trained(head, name, data, truth, context.stage(name))
-        model = Model(softmax.SHORT if "wikitext2" in table else "LSTM 2 x 200", data.layer.vocab, data.layer.dim)
+            got = trained(name, data, truth, context.stage(name))
+        model = Model(about, data.layer.vocab, data.layer.dim)
         yield Row(row, {key: float(f"{value:.6g}") for key, value in got.items()}, model)
 
 
-def trained(head: Head, name: str, data: Data, truth: Vectors, progress: Progress) -> dict[str, float]:
+def trained(name: str, data: Data, truth: Vectors, progress: Progress) -> dict[str, float]:
     """What the head is worth after its passes; the full layer has none, its control two from where it is."""
+    head = full_head(data.layer) if name in (FULL, TUNED) else build(name, data)
     if name == TUNED:
-        steps.train(head, data.hidden, data.target, progress, MORE, RATE_AT_THE_END)
-    elif name != FULL:
+        found = {rate: full_head(data.layer) for rate in RATES}
+        for rate, one in found.items():
+            steps.train(one, data.hidden, data.target, progress, MORE, rate)
+        rate = min(RATES, key=lambda rate: perplexity(found[rate], *data.valid))
+        return {"rate": rate} | worth(found[rate], data, truth)
+    if name != FULL:
         steps.start(head)
         steps.train(head, data.hidden, data.target, progress, PASSES)
-    return {"perplexity": perplexity(head, data)} | agreement(head.to_layer(), data, truth)
+    return worth(head, data, truth)
+
+
+def worth(head: Head, data: Data, truth: Vectors) -> dict[str, float]:
+    found = perplexity(head, data.test_hidden, data.test_target)
+    return {"perplexity": found} | agreement(head.to_layer(), data, truth)
 
 
 def full_head(layer: Layer) -> Head:
@@ -161,11 +178,11 @@ def agreement(layer: Any, data: Data, truth: Vectors) -> dict[str, float]:
     return same(best_ten(layer, data), truth) | {"rows": float(np.mean([cost.rows[0] for cost in costs])), "read": read}
 
 
-def perplexity(head: Head, data: Data) -> float:
-    """Over all test vectors."""
+def perplexity(head: Head, hidden: Vectors, target: Vectors) -> float:
+    """Over all of the vectors."""
     import torch
 
-    total, hidden, target = 0.0, data.test_hidden, data.test_target
+    total = 0.0
     with torch.no_grad():
         for start in range(0, len(target), PIECE):
             part = slice(start, start + PIECE)
@@ -179,7 +196,7 @@ def spread(rows: Vectors, most: int) -> Vectors:
     return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]
 
 
-for _table, _folder in FOLDERS.items():
+for _table, (_folder, _) in FOLDERS.items():
     register(
         PaperTable(
             paper="vlasova-softmax",

@@ -16,7 +16,7 @@ from studies.papers.svd_hierarchical.softmax import PUBLISHED, setting
 SHIM = {"top10": "10.00", "top100": "99.97 to 100", "top1000": "987 to 998", "kl": "3e-3 to 1e-2", "z_ratio": "at least 0.99"}
 DRAWN = {
     "singular values of several models": ("vlasova-softmax.spectra.json", "six layers, SmolLM2 among them"),
-    "loss over the preview's width": ("vlasova-softmax.svd-smollm2.jsonl", "SmolLM2, a recogniser, a small GPT, LSTMs"),
+    "loss over the preview's width": ("vlasova-softmax.svd-smollm2.jsonl", "SmolLM2, Gemma, Qwen, a recogniser, LSTMs"),
     "perplexity of hierarchical softmax": ("vlasova-softmax.hierarchical.jsonl", "an LSTM of D = 200 on Penn Treebank"),
     "perplexity of hierarchical softmax, WikiText-2": (
         "vlasova-softmax.hierarchical-wikitext2.jsonl",

@@ -9,13 +9,13 @@
 
     loss = mean of log Z' - z'[target]           beside full_loss, that of the full softmax
 
-W from D/32 to D/2, N in {V/32, V/16, V/10}; the rotation T of the weights alone ("plain") beside that of the weights
+W in {D/16, D/8, D/4}, N in {V/32, V/16, V/10}; the rotation T of the weights alone ("plain") beside that of the weights
 and training hidden vectors ("weighted", which is ours). Means over hidden vectors that neither was made from.
 
 ``svd-lstm``        an LSTM on WikiText-2, as the published figures (Shim et al. 2017) are of, but smaller; test text
-``svd-ptb``         an LSTM on Penn Treebank: nothing published
-``svd``             a small transformer on WikiText-2
 ``svd-smollm2``     SmolLM2-135M-Instruct on WikiText-2: a language model that people use
+``svd-gemma``, ``svd-qwen``   Gemma 3 270M, Qwen2.5-Coder-0.5B on WikiText-2; without targets, so without losses
+``svd-ptb-short``, ``svd-wikitext2-short``   the LSTMs 2 x 64 of 400 steps (``ganea2019``)
 ``svd-characters``  the last layer of a text recogniser: 6,625 classes, 120 dimensions
 """
 
@@ -42,7 +42,7 @@ Ids = NDArray[np.int64]
 
 EVALUATED, CALIBRATED = 2048, 8192
 """Hidden vectors, evenly spread: those that figures are means of, and those that the weighted rotation is made from."""
-WIDTHS = (32, 16, 8, 4, 2)
+WIDTHS = (16, 8, 4)
 ROWS = (32, 16, 10)
 TOPS = (10, 100, 1000)
 QUERIES_AT_ONCE = 128
@@ -55,19 +55,23 @@ class Subject(NamedTuple):
     layer: Layer
     train: Floats
     hidden: Floats
-    target: Ids
+    target: Ids | None
     model: Model
 
 
 def of_files(layer_file: str, hidden_file: str, split: str, name: str, root: Path) -> Subject:
-    """What ``harvest`` wrote, or the small transformer's two files."""
-    path = root / layer_file
-    layer = Layer.load(path, weight="weight") if "weight" in open_file(path).tensors else Layer.load(path)
-    return subject(layer, root / hidden_file, split, name)
+    """What ``harvest`` wrote."""
+    return subject(Layer.load(root / layer_file), root / hidden_file, split, name)
 
 
 def of_real(name: str, hidden_file: str, about: str, root: Path) -> Subject:
     return subject(real_layers.load(name).layer, root / hidden_file, "valid", about)
+
+
+def of_head(name: str, about: str, root: Path) -> Subject:
+    one = real_layers.load(name)
+    train, hidden = (part[_spread(len(part), most)] for part, most in ((one.train, CALIBRATED), (one.valid, EVALUATED)))
+    return Subject(one.layer, train, hidden, None, Model(about, one.layer.vocab, one.layer.dim))
 
 
 def subject(layer: Layer, path: Path, split: str, name: str) -> Subject:
@@ -90,7 +94,8 @@ def run(read: Callable[[Path], Subject], context: Context) -> Iterator[Row]:
     """All widths and row counts, plain and weighted, on the same vectors."""
     about = read(context.data)
     if context.queries is not None:
-        about = about._replace(hidden=about.hidden[: context.queries], target=about.target[: context.queries])
+        target = None if about.target is None else about.target[: context.queries]
+        about = about._replace(hidden=about.hidden[: context.queries], target=target)
     yield from evaluate(about, context)
 
 
@@ -105,17 +110,19 @@ def evaluate(about: Subject, context: Context) -> Iterator[Row]:
     for start in range(0, len(about.hidden), QUERIES_AT_ONCE):
         hidden = about.hidden[start : start + QUERIES_AT_ONCE]
         exact = Exact(hidden @ weight.T + bias)
+        target = exact.best[:, 0] if about.target is None else about.target[start : start + QUERIES_AT_ONCE]
         for name, one in previews.items():
             rotated = hidden @ one.turn
             for width in WIDTHS:
                 keep = max(1, layer.dim // width)
                 preview = rotated[:, :keep] @ one.columns[:, :keep].T + bias
-                for rows, values in compare(exact, preview, about.target[start : start + QUERIES_AT_ONCE]):
+                for rows, values in compare(exact, preview, target):
                     key = setting(name, width, rows)
                     sums[key] = sums.get(key, np.zeros(len(values))) + values
         progress(min(start + QUERIES_AT_ONCE, len(about.hidden)), len(about.hidden))
     for key, total in sums.items():
         got = {name: float(f"{value:.6g}") for name, value in zip(NAMES, total / len(about.hidden), strict=True)}
+        got = {name: value for name, value in got.items() if about.target is not None or "loss" not in name}
         yield Row(key, got, about.model)
 
 
@@ -169,16 +176,19 @@ PUBLISHED = {
 better is no difference, the tolerance half a unit of the last printed digit. ``printed.py`` says on which side ours lie."""
 SHORT = "LSTM 2 x 200, 1,600 steps"
 """Trained by ``python -m studies train wikitext2-lstm --option training.epochs=1 --option training.epoch_steps=1600``."""
-GPT = ("heads/wikitext2-gpt512.safetensors", "heads/wikitext2-gpt512.hidden.safetensors")
 SMOLLM2, CHARACTERS = "heads/smollm2.hidden.safetensors", "heads/ppocr-characters.safetensors"
-PTB, WIKITEXT2 = (
-    (f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors") for name in ("ptb-lstm", "wikitext2-lstm-1600")
+WIKITEXT2, *BRIEF = (
+    (f"harvest/{name}/layer.safetensors", f"harvest/{name}/hidden.safetensors")
+    for name in ("wikitext2-lstm-1600", "ptb-short", "wikitext2-short")
 )
+MINUTES = "LSTM 2 x 64, 400 steps"
 SUBJECTS: dict[str, tuple[tuple[str, ...], Callable[[Path], Subject], str]] = {
-    "svd": (GPT, partial(of_files, *GPT, "valid", "small GPT"), "a small transformer's WikiText-2 layer"),
     "svd-lstm": (WIKITEXT2, partial(of_files, *WIKITEXT2, "test", SHORT), "a WikiText-2 LSTM (D = 200) of 1,600 steps"),
-    "svd-ptb": (PTB, partial(of_files, *PTB, "test", "LSTM 2 x 200"), "a Penn Treebank LSTM (D = 200)"),
     "svd-smollm2": ((SMOLLM2,), partial(of_real, "smollm2", SMOLLM2, "SmolLM2-135M-Instruct"), "SmolLM2-135M-Instruct's head"),
+    "svd-gemma": ((), partial(of_head, "gemma", "Gemma 3 270M"), "Gemma 3 270M's head"),
+    "svd-qwen": ((), partial(of_head, "qwen", "Qwen2.5-Coder-0.5B"), "Qwen2.5-Coder-0.5B's head"),
+    "svd-ptb-short": (BRIEF[0], partial(of_files, *BRIEF[0], "test", MINUTES), "a Penn Treebank LSTM (D = 64) of 400 steps"),
+    "svd-wikitext2-short": (BRIEF[1], partial(of_files, *BRIEF[1], "test", MINUTES), "a WikiText-2 LSTM (D = 64) of 400 steps"),
     "svd-characters": (
         (CHARACTERS,), partial(of_real, "characters", CHARACTERS, "PP-OCRv4 recogniser"), "a text recogniser's characters",
     ),

@@ -36,7 +36,7 @@ STEPS, VOCAB, DIM, QUERIES = 120, 793_471, 256, 64
 
 def prepare(folder: Path) -> None:
     """Each head after ``STEPS`` steps, as a saved layer."""
-    data = study.read(Path(os.environ["HEADLONG_DATA"]), study.FOLDERS["hierarchical"])
+    data = study.read(Path(os.environ["HEADLONG_DATA"]), study.FOLDERS["hierarchical"][0])
     folder.mkdir(parents=True, exist_ok=True)
     some = study.spread(np.arange(len(data.target)), STEPS * steps.BATCH)
     for name in study.HEADS:
@@ -85,7 +85,7 @@ def _engine(name: str, engine: Any) -> Contestant:
 
 def subjects(folder: Path) -> Iterator[tuple[str, Iterator[tuple[str, Any]], Any]]:
     """Name, layers, and the vectors that they are asked about, each read when its turn comes."""
-    data = study.read(Path(os.environ["HEADLONG_DATA"]), study.FOLDERS["hierarchical"])
+    data = study.read(Path(os.environ["HEADLONG_DATA"]), study.FOLDERS["hierarchical"][0])
     saved = ((name, load_layer(folder / _file(name))) for name in study.HEADS)
     yield "ptb-lstm", chain([("full", data.layer)], saved), study.spread(data.test_hidden, QUERIES).astype(np.float32)
     for name in ("smollm2", "characters"):

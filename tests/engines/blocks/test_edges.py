@@ -21,6 +21,7 @@ from headlong.answers import named_fields
 from headlong.encode.blocks.boxes import blocks_of
 from headlong.encode.whitening import whiten
 from headlong.engines.base import Engine
+from headlong.engines.method import Running
 from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
 from oracle import Truth, check_topk, check_within, truth
@@ -232,7 +233,7 @@ def test_a_long_way_and_queries_together() -> None:
     engine, full = through(layer, blocks, math.inf), hl.compile(layer, "full", eps=math.inf)
     for temperature in (0.5, 2.0):
         for threads in (1, 3):
-            fewer = Engine(layer, engine.method, engine.plan, engine.norms, engine.promise, threads=threads)
+            fewer = Engine(layer, engine.method, engine.plan, engine.norms, engine.promise, Running(threads))
             for rows in (hidden[:1], hidden[:20]):
                 mine, theirs = (one.sample(rows, temperature=temperature, seed=3) for one in (fewer, full))
                 np.testing.assert_array_equal(mine.ids, theirs.ids)

@@ -16,6 +16,7 @@ from headlong.arrays import Array
 from headlong.encode import basis
 from headlong.engines import contest
 from headlong.engines.base import Engine
+from headlong.engines.method import Running
 from headlong.engines.methods import blocks as block_choice
 from headlong.engines.methods.blocks import EVERY, MANY_UNASKED, limited
 from headlong.engines.shards import here
@@ -222,7 +223,7 @@ def test_codes_answer_what_they_alone_can_behind_blocks_too(case: tuple[hl.Layer
     """Entropies, and draws of each row by a rule of its own, cost what they do without blocks, and are the same."""
     layer, hidden = case
     engine, rows = by_blocks(layer, hidden), hidden[:9]
-    without = Engine(layer, engine.method, engine.plan._replace(blocks=None), engine.norms, engine.promise, threads=2)
+    without = Engine(layer, engine.method, engine.plan._replace(blocks=None), engine.norms, engine.promise, Running(2))
     rules = {"seed": np.arange(9), "top_p": np.linspace(0.3, 0.9, 9), "eps": math.inf}
     for ask in (lambda one: one.entropy(rows / 40), lambda one: one.sample(rows, **rules)):
         mine, theirs = ask(engine), ask(without)

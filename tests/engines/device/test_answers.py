@@ -206,6 +206,10 @@ def test_masks_given_ids_and_the_normaliser(method: str, rng: np.random.Generato
     expected = np.take_along_axis(reference.log_probs, np.array([[0, 299], [5, 5]]), 1)
     check_within(scored.log_probs.cpu().numpy(), expected, scored.error.cpu().numpy()[:, None], 1e-12)
     assert scored.log_probs.dtype == torch.float32
+    few, ids = {"allowed": [[3, 5, 299], [7]]}, np.array([[0, 299], [5, 7]])
+    among, there = engine.log_prob(tensor(hidden), tensor(ids), **few), hl.compile(layer, "full").log_prob(hidden, ids, **few)
+    np.testing.assert_allclose(among.log_probs.cpu(), there.log_probs, atol=1e-5)
+    np.testing.assert_allclose(among.logits.cpu(), there.logits, rtol=1e-12)
     tight = engine.lse(tensor(hidden.astype(np.float64)), eps=1e-9)
     check_within(tight.lse.cpu().numpy(), reference.lse, tight.error.cpu().numpy(), 1e-12)
     assert tight.cost.dense.all() and (tight.error < 1e-9).all()

@@ -13,6 +13,7 @@ import headlong as hl
 from headlong import native
 from headlong.answers import named_fields
 from headlong.engines.base import Engine
+from headlong.engines.method import Running
 from headlong.engines.promise_failures import _wrong, at_most, check, float64_error, limits, longest_row, tally
 from headlong.layers.matrix import Layer
 from oracle import check_topk, truth
@@ -51,7 +52,7 @@ def test_failures_stay_within_delta(monkeypatch: pytest.MonkeyPatch, level: str)
 
 def reader_of(engine: Engine, **options: int) -> Engine:
     """The engine with other threads or another seed: compiling it again would take most of a test's time."""
-    return Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, **options)
+    return Engine(engine.layer, engine.method, engine.plan, engine.norms, engine.promise, Running(**options))
 
 
 def test_answers_come_back_the_same() -> None:

@@ -189,7 +189,7 @@ def test_where_the_temperature_comes_last_filters_go_by_temperature_one(
 def test_a_temperature_that_comes_last_has_log_probabilities_too(
     layer: hl.Layer, hidden: np.ndarray, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the temperature, as those of a temperature that comes first: only what is kept is another."""
+    """They are those of the temperature, as where it comes first: only what is kept is another."""
     if kind == "numpy":
         monkeypatch.setenv("HEADLONG_ISA", "numpy")
     engine = hl.compile(layer, "full" if kind == "full" else "codes", delta=0)

@@ -30,7 +30,7 @@ FEWEST = 4
 LEAST = 64
 """Dimensions that LoRANN wants at least."""
 ROUNDING = 2.0**-23
-"""Of a float32 product, for each coordinate, in the lengths of its sides; twice: that of a bound and that of a logit."""
+"""What a float32 product may lose for each coordinate, in the lengths of its sides; once in a bound, once in a logit."""
 
 
 class Clusters(NamedTuple):

@@ -23,9 +23,9 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from headlong.answers import Answer, Cost, LogProb, Lse, Sample, TopK, View, named_fields
+from headlong.answers import Answer, Cost, LogProb, Lse, Sample, Shown, TopK, View, named_fields
 from headlong.dtypes import Doubles
-from headlong.engines.arguments import check_told, checked_eps, checked_k, told, untold
+from headlong.engines.arguments import checked_eps, checked_k, told, untold
 from headlong.engines.contract import Verbs
 from headlong.engines.device.calls import Call, answered, call_of, ids_of
 from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Found, Read
@@ -41,7 +41,7 @@ SPREAD = 4
 NUCLEUS = 1024
 """Classes among which ``min_p`` is decided first, and a ``top_p`` of less than :data:`NARROW`."""
 NARROW, MISSED = 0.1, 1e-5
-"""Of a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
+"""For a larger ``top_p`` so many draws are tried that all of them are outside the nucleus with this probability at most."""
 
 
 class DeviceEngine(Verbs):
@@ -56,40 +56,36 @@ class DeviceEngine(Verbs):
         self.matrix, self.name, self.promise, self.place = matrix, name, promise, place
         self.layer, self.seed, self.reason = matrix.layer, seed, reason
 
-    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> TopK:
-        """The ``k`` likeliest classes of each row of ``hidden [batch, dim]``, likeliest first, equal logits by id."""
-        k = checked_k(k, self.layer.vocab)
-        call, form = call_of(self.matrix, hidden, allowed, exclude)
-        found = self._best(call, k, self.promise.eps if eps is None else checked_eps(eps))
-        log_probs, lse, error = self.matrix.said(call, found, single=form.single)
-        whole = TopK(log_probs, found.ids, found.logits, lse, error, found.sure, self._cost(found))
-        return answered(whole if told(eps, self.promise) else untold(whole), form)
-
-    def log_prob(self, hidden: Any, ids: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> LogProb:
-        """The log-probabilities of ``ids [batch, m]``: their exact logits, and the normaliser of all classes."""
-        if allowed is not None or exclude is not None:
-            return self._log_prob_among(hidden, ids, eps, allowed, exclude)
-        if eps is None:
-            check_told("log_prob", None, self.promise)
-        call, form = call_of(self.matrix, hidden)
-        chosen = ids_of(self.matrix, ids, len(call.x))
-        wrong = (chosen < 0) | (chosen >= self.layer.vocab) | call.bad[:, None]
-        logits, _ = self.matrix.exact(call, chosen.masked_fill(wrong, -1))
-        found = self._best(call, 0, self.promise.eps if eps is None else checked_eps(eps))
-        values, lse, error = self.matrix.said(call, found._replace(logits=logits), single=form.single)
-        scored = chosen.shape[1]
-        more = found._replace(rows=found.rows + scored, read=found.read + scored * self.matrix.rows.bytes)
-        values, logits = values.masked_fill(wrong, math.nan), logits.masked_fill(wrong, math.nan)
-        whole = LogProb(values, logits, lse, error, self._cost(more))
-        return answered(whole if told(eps, self.promise) else untold(whole), form)
-
-    def lse(self, hidden: Any, *, eps: float | None = None, allowed: Any = None, exclude: Any = None) -> Lse:
-        """The log-normaliser ``log sum_i exp(link(z_i))`` of each row, over the classes that are there."""
-        check_told("lse", eps, self.promise)
-        call, form = call_of(self.matrix, hidden, allowed, exclude)
-        found = self._best(call, 0, self.promise.eps if eps is None else checked_eps(eps))
-        _, lse, error = self.matrix.said(call, found, single=form.single)
-        return answered(Lse(lse, error, self._cost(found)), form)
+    def _shown(
+        self, view: type[Shown], hidden: Any, question: Question, allowed: Any = None, exclude: Any = None
+    ) -> Shown | None:
+        """The verbs but for draws and functionals, in one call on the device."""
+        if question.verb in ("draw", "functional"):
+            return None
+        matrix, vocab, told_ = self.matrix, self.layer.vocab, told(question.eps, self.promise)
+        k = checked_k(question.k, vocab) if question.verb == "best" else 0
+        call, form = call_of(matrix, hidden, allowed, exclude)
+        if question.verb == "given":
+            chosen = ids_of(matrix, question.ids, len(call.x))
+            wrong = (chosen < 0) | (chosen >= vocab) | call.bad[:, None]
+            logits, _ = matrix.exact(call._replace(mask=None, stride=0), chosen.masked_fill(wrong, -1))
+        found = self._best(call, k, self.promise.eps if question.eps is None else checked_eps(question.eps))
+        if question.verb == "given":
+            rows, read = found.rows + chosen.shape[1], found.read + chosen.shape[1] * matrix.rows.bytes
+            found = found._replace(logits=logits, rows=rows, read=read)
+        log_probs, lse, error = matrix.said(call, found, single=form.single)
+        whole: View = Lse(lse, error, self._cost(found))
+        if question.verb == "best":
+            whole = TopK(log_probs, found.ids, found.logits, lse, error, found.sure, self._cost(found))
+        elif question.verb == "given":
+            if call.mask is not None:
+                left = call.mask.expand(len(chosen), vocab).gather(1, chosen.masked_fill(wrong, 0))
+                log_probs = log_probs.masked_fill(left == 0, -math.inf)
+            log_probs, logits = log_probs.masked_fill(wrong, math.nan), logits.masked_fill(wrong, math.nan)
+            whole = LogProb(log_probs, logits, lse, error, self._cost(found))
+        shown = answered(whole if told_ else untold(whole), form)
+        assert isinstance(shown, view)
+        return shown
 
     def _drawn(self, hidden: Any, filters: Filters, allowed: Any, exclude: Any) -> Sample:
         call, form = call_of(self.matrix, hidden, allowed, exclude, filters)

@@ -18,7 +18,7 @@ Nothing is promised either way: variances are estimated from the same few draws.
 multipliers on all of them, fitted on calibration vectors until the failure rate is met; 1 is the theory. ``cost.bytes`` counts
 every entry once, four bytes each, as the authors count. Entries are saved, not time: rotated codes are faster
 (studies/pages/adaptive-softmax.md).
-The search is ``csrc/adaptive.cpp``, native alone: with ``HEADLONG_ISA=numpy`` it runs by the portable kernels.
+The search is ``csrc/adaptive/``, native alone: with ``HEADLONG_ISA=numpy`` it runs by the portable kernels.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from numpy.typing import NDArray
 
 from headlong import native
 from headlong.answers import Answer
-from headlong.arrays import Array, bits
+from headlong.arrays import Array
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.base import rows_of
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of
-from headlong.engines.method import EngineParts, Method, register
+from headlong.engines.method import PLAIN, EngineParts, Method, register
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import FoundByCoordinates
@@ -54,13 +54,13 @@ PIECE = 1 << 21
 TUNED_ON = 400
 """The most queries that multipliers are fitted on. The paper has 200, which cannot show a failure rate of 1 %."""
 MOST = 1e34
-"""Of a bound on a squared logit."""
+"""The largest bound on a squared logit."""
 NOTHING = 1e-20
 """A multiplier with which every variance is small enough."""
 MOST_TIMES = 1e6
 """A multiplier at most."""
 LOWEST, STEP = -6.0, 0.01
-"""Of log10 of a multiplier: where it starts, and how closely it is found."""
+"""Where log10 of a multiplier starts, and how closely it is found."""
 
 
 class Rules(NamedTuple):
@@ -186,8 +186,8 @@ class Reader:
 
     def __init__(self, parts: EngineParts, rules: Rules) -> None:
         assert parts.plan.arrays is not None
-        self.rows, self.seed, self.arrays, self.layer = parts.rows, parts.seed, dict(parts.plan.arrays), parts.layer
-        self._threads, self.path = parts.threads, f"adaptive/{parts.rows.isa}"
+        self.rows, self.seed, self.arrays, self.layer = parts.rows, parts.running.seed, dict(parts.plan.arrays), parts.layer
+        self._threads, self.path = parts.running.threads, f"adaptive/{parts.rows.isa}"
         check_arrays(self.arrays, self.layer)
         arm, total = (float(value) for value in self.arrays["multipliers"])
         self.rules = rules._replace(arm=arm, sum=total)
@@ -195,7 +195,7 @@ class Reader:
         _, self.slope, self.shift, *_ = self.layer.link.lowered()
         weight = self.layer.weight if isinstance(self.layer.weight, np.ndarray) else np.asarray(self.layer.weight)
         self._native = native.adaptive(
-            bits(weight), weight.dtype.name, self.layer.bias, self.arrays["columns"], self.arrays["column_weight"],
+            weight, self.layer.bias, (self.arrays["columns"], self.arrays["column_weight"]),
             (self.slope, self.shift), "portable" if self.isa == native.REFERENCE else self.isa,
         )  # fmt: skip
 
@@ -253,7 +253,7 @@ class Reader:
         ids = np.broadcast_to(np.arange(vocab), (batch, vocab))
         if mask is not None:
             ids = np.where(np.broadcast_to(mask, (batch, vocab)) != 0, ids, -1)
-        # Of a mapped file that was damaged, an estimate may be no number: such a class is drawn last.
+        # An estimate may be no number where a mapped file was damaged: such a class is drawn last.
         estimates = np.nan_to_num(found.estimates.astype(np.float64), nan=-1e30, posinf=1e30, neginf=-1e30)
         exponents = np.where(ids < 0, -np.inf, estimates)
         won, logits, score, *_ = sample_of(ListedClasses(np.ascontiguousarray(ids), exponents, exponents), filters)
@@ -279,7 +279,7 @@ def parts_for(layer: Layer, arrays: Mapping[str, Array]) -> EngineParts:
     """An engine's parts before there is an engine."""
     plan = Plan(arrays=arrays)
     norms = native.row_norms(layer.weight)
-    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), 0, None, rows_of(layer, plan, norms, native.isa(), About()))
+    return EngineParts(layer, plan, norms, Promise(math.inf, 1.0), PLAIN, rows_of(layer, plan, norms, native.isa(), About()))
 
 
 def fit_multipliers(

@@ -95,14 +95,14 @@ def limited(plan: Plan, layer: Layer, blocks: Blocks, vectors: Doubles, threads:
     about = About(delta=min(wanted.delta, MOST_DELTA), threads=threads, link=layer.link)
     alone, first = (_reader(layer, plan._replace(blocks=one), about) for one in (None, _always(blocks, layer)))
 
-    def topk(reader: native.Reader, k: int) -> Callable[[Doubles], Answer]:
+    def best(reader: native.Reader, k: int) -> Callable[[Doubles], Answer]:
         return lambda rows: reader.ask(rows, Question("best", k))
 
     most, lasting, ratio = 0, dict.fromkeys(BATCHES, 0), 1.0
     for k in ASKED:
         if k > layer.vocab:
             break
-        seconds = timed([topk(alone, k), topk(first, k)], some, BATCHES)
+        seconds = timed([best(alone, k), best(first, k)], some, BATCHES)
         sooner = seconds[1] <= SOONER * seconds[0]
         if not sooner[0]:
             break
@@ -112,7 +112,7 @@ def limited(plan: Plan, layer: Layer, blocks: Blocks, vectors: Doubles, threads:
     if not most:
         return plan._replace(blocks=None)
     few = min(most, K)
-    read = np.mean([topk(first, few)(row[None]).bytes[0] for row in some_of(vectors, JUDGES)])
+    read = np.mean([best(first, few)(row[None]).bytes[0] for row in some_of(vectors, JUDGES)])
     return plan._replace(
         blocks=blocks._replace(
             max_k=most,

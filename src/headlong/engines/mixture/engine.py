@@ -22,6 +22,7 @@ import numpy as np
 from headlong.answers import Answer
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.few_allowed_classes import largest_keys
+from headlong.engines.method import PLAIN, Running
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
 from headlong.engines.structured.answers import Scored, Spent, answer_of
@@ -55,11 +56,11 @@ class MixtureEngine(StructuredEngine):
     Options: ClassVar[type[Any]] = MixtureOptions
     exact_at: ClassVar[float] = NARROWER[-1]
 
-    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
-        super().__init__(layer, options, promise, **about)
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, running: Running = PLAIN) -> None:
+        super().__init__(layer, options, promise, running)
         assert isinstance(layer, MixtureLayer)
         self.mixture = layer
-        self.parts = MixtureParts(layer, self._threads, self.seed)
+        self.parts = MixtureParts(layer, running)
         self.promise = Promise(promise.eps, 0.0)
         self.part = self.parts.part
 

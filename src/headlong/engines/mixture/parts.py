@@ -19,6 +19,7 @@ from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
 from headlong.engines.full import Full
+from headlong.engines.method import Running
 from headlong.engines.mixture.ranking import Normalisers
 from headlong.layers.matrix import Layer
 from headlong.layers.mixture import MixtureLayer
@@ -44,13 +45,13 @@ class QueryCost:
 class MixtureParts:
     """Reads a :class:`MixtureLayer`'s parts."""
 
-    def __init__(self, layer: MixtureLayer, threads: int | None, seed: int) -> None:
+    def __init__(self, layer: MixtureLayer, running: Running) -> None:
         self.layer, self.link = layer, layer.matrix.link
         self._prior = np.asarray(layer.prior, np.float64)
         self._projection = reading(Layer(layer.project, layer.offset), Full(), Promise(np.inf, 0.0)).reader
         self._cells = np.arange(len(layer.project)).reshape(layer.components, layer.latent)
         self._row_bytes = layer.latent * layer.matrix.weight.itemsize
-        self.part: Engine = reading(layer.matrix, Full(), Promise(0.01, 0.0), threads=threads, seed=seed)
+        self.part: Engine = reading(layer.matrix, Full(), Promise(0.01, 0.0), running=running)
         self._fixed, self._per_size = self._roundings()
 
     def contexts(self, row: Doubles) -> tuple[Doubles, Doubles]:

@@ -17,7 +17,7 @@ import numpy as np
 from headlong.dtypes import Doubles, Flags, Ids
 
 SPENT = 0.7
-"""Of the margin of the closest pair, what normalisers that are narrowed may take."""
+"""The share of the closest pair's margin that normalisers which are narrowed may take."""
 IDLE = 0.05
 """A component that takes no more than this of any margin stays as wide as it is."""
 

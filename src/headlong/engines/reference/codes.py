@@ -87,7 +87,7 @@ class CodesInNumPy:
             one, own, found = hidden[row : row + 1], mask[row % len(mask)], None
             if 4 * k <= vocab:
                 found = self._one(one, k, eps, own, estimate[row], (radius[row], wide[row]))
-            if found is None:
+            if found is None or found.rows[0] >= vocab:  # who has read every row knows
                 here = None if question.mask is None else np.ascontiguousarray(question.mask[row % len(mask)][None])
                 found = self.rows.ask(one, question._replace(mask=here))
             elif k:
@@ -124,7 +124,7 @@ class CodesInNumPy:
         heads, exact = ordered(self.rows.matrix, hidden[0], heads, exact, k)
         ids, logits, there = np.full((1, k), -1, np.int64), np.full((1, k), -np.inf), min(k, len(heads))
         ids[0, :there], logits[0, :there] = heads[:there], exact[:there]
-        lse, error = _normaliser(self.layer.link, exact, np.setdiff1d(order, heads), estimate, radii[1], eps, k)
+        lse, error = _normaliser(self.layer.link, exact, estimate[rest := np.setdiff1d(order, heads)], radii[1][rest], eps, k)
         if lse is None:
             return None
         with np.errstate(invalid="ignore"):
@@ -141,15 +141,16 @@ class CodesInNumPy:
 
 
 def _normaliser(
-    link: Any, exact: Doubles, rest: NDArray[np.intp], estimate: Doubles, radius: Doubles, eps: float, k: int
+    link: Any, exact: Doubles, estimate: Doubles, radius: Doubles, eps: float, k: int
 ) -> tuple[float | None, float]:
-    """The normaliser within ``eps`` and its error, from exact logits and intervals; None where they are too wide."""
+    """The normaliser within ``eps`` and its error, from exact logits and intervals of the others; None where they are too
+    wide."""
     if math.isinf(eps):
         found = np.sort(np.asarray(link(exact)))[::-1][:k]
         return (float(found[0] + np.log(np.exp(found - found[0]).sum())) if len(found) else -math.inf), math.inf
     if not len(exact):
         return -math.inf, 0.0
-    middle, reach = np.asarray(link(estimate[rest])), radius[rest] * link.steepest
+    middle, reach = np.asarray(link(estimate)), radius * link.steepest
     shift = max(float(np.asarray(link(exact)).max()), float(middle.max(initial=-np.inf)))
     known = float(np.exp(np.asarray(link(exact)) - shift).sum())
     with np.errstate(over="ignore"):

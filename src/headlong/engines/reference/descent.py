@@ -67,7 +67,7 @@ class TreeReference:
         """The branch that leads to each class."""
         self.leaf[~steps.children[~inner]] = np.arange(branches)[~inner]
 
-    def topk(self, hidden: Doubles, k: int, threads: int) -> tuple[Doubles, Ids, Ids, Doubles]:
+    def best(self, hidden: Doubles, k: int, threads: int) -> tuple[Doubles, Ids, Ids, Doubles]:
         """``log_probs, ids [batch, k]``, and the rows and bytes that were read ``[batch]``."""
         found = [self._search(Reading(self.steps, row), k) for row in hidden]
         if not found:

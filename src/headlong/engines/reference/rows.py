@@ -100,6 +100,9 @@ class Rows:
             query.live = np.isin(np.arange(len(query.live)), top(query, top_k))
         exponents = query.exponents(temperature)
         ids = kept(query.logits, exponents, top_p, min_p)
+        if not len(ids):
+            none = np.full(n, -np.inf)
+            return _row(query, ids=np.full(n, -1), logits=none, score=none, proved=np.zeros(n, bool))
         noise = (gumbels(seed, (row0 + row) % 2**64, draw, ids + class0) for draw in range(n))
         keys = np.array([exponents[ids] + gumbel for gumbel in noise]).reshape(n, len(ids))
         chosen = ids[keys.argmax(axis=1)]

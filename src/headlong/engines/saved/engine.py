@@ -22,7 +22,7 @@ from headlong.engines.saved import changes as saved_changes
 from headlong.engines.saved import codes as saved_codes
 from headlong.engines.saved.blocks import read_blocks, record_of, tensors_of
 from headlong.engines.saved.changes import Changes, read_changes
-from headlong.engines.saved.record import count_of, plain, promise_of, read_record
+from headlong.engines.saved.record import Opening, count_of, plain, promise_of, read_record
 from headlong.errors import StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.links import link_from_dict
@@ -89,9 +89,9 @@ def write_engine(path: str | os.PathLike[str], engine: Saved, with_layer: bool) 
     write_file(path, {name: array for name, array in tensors.items() if array is not None}, metadata)
 
 
-def read_engine(path: str | os.PathLike[str], layer: Layer | None, **how: Any) -> Saved:
-    """What :func:`write_engine` wrote; ``how``: see :func:`headlong.engines.saved.record.read_record`."""
-    return read_record(path, FORMAT, VERSION, lambda record, file: _Record(record, file).engine(layer), **how)
+def read_engine(path: str | os.PathLike[str], layer: Layer | None, how: Opening) -> Saved:
+    """What :func:`write_engine` wrote."""
+    return read_record(path, FORMAT, VERSION, lambda record, file: _Record(record, file).engine(layer), how)
 
 
 class _Record:

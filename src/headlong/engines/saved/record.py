@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headlong.errors import HeadlongError, KernelError, MalformedFileError, MissingPackageError, StoreError
 from headlong.promise import Promise
@@ -15,16 +15,23 @@ from headlong.store import TensorFile, check_version, json_object, open_file
 Kept = TypeVar("Kept")
 
 
+class Opening(NamedTuple):
+    """How a file is read: whether it is compared with its checksum first, whether it is mapped, and by how many threads."""
+
+    verify: bool
+    mapped: bool
+    threads: int
+
+
 def read_record(
-    path: str | os.PathLike[str], form: str, version: int, kept: Callable[[dict[str, Any], TensorFile], Kept],
-    *, verify: bool, mapped: bool, threads: int,
-) -> Kept:  # fmt: skip
+    path: str | os.PathLike[str], form: str, version: int, kept: Callable[[dict[str, Any], TensorFile], Kept], how: Opening
+) -> Kept:
     """``kept(record, file)``. A record is JSON of any shape: whatever it trips a reader over is a :class:`StoreError`, the file
-    being at fault. ``verify``: compare the file with its checksum."""
-    file = open_file(path, mapped)
+    being at fault."""
+    file = open_file(path, how.mapped)
     check_version(file.metadata, form, version, file.name)
-    if verify:
-        file.verify(threads)
+    if how.verify:
+        file.verify(how.threads)
     record = json_object(file.metadata.get("engine", "").encode(), f"{file.name}: the engine")
     with blamed(file.name):
         return kept(record, file)

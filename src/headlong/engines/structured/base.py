@@ -27,6 +27,7 @@ from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.contract import Verbs
 from headlong.engines.draws import from_kept
 from headlong.engines.few_allowed_classes import answered, by_classes_left, in_rows, listed, of_rows
+from headlong.engines.method import PLAIN, Running
 from headlong.engines.structured.answers import Scored, answer_of, present
 from headlong.engines.structured.saved import SavedLayer, write_structured
 from headlong.errors import InputError
@@ -53,18 +54,9 @@ class StructuredEngine(Verbs, ABC):
     draws_tempered: ClassVar[bool] = False
     """Whether :meth:`_draw` knows temperatures other than 1."""
 
-    def __init__(
-        self,
-        layer: StructuredLayer,
-        options: Any,
-        promise: Promise,
-        *,
-        threads: int | None = None,
-        seed: int = 0,
-        reason: str = "asked for",
-    ) -> None:
-        self.layer, self._options, self.promise, self.seed, self.reason = layer, options, promise, seed, reason
-        self._threads, self.name = threads, self.kind
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, running: Running = PLAIN) -> None:
+        self.layer, self._options, self.promise, self._running = layer, options, promise, running
+        self.name, self.seed, self.reason = self.kind, running.seed, running.reason
         self.isa = native.isa()
 
     @property
@@ -168,8 +160,7 @@ class StructuredEngine(Verbs, ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as layer and options, from which the rest is derived; a copy, deep or not, shares the layer."""
-        parts = self.layer, self._options, self.promise
-        return partial(type(self), *parts, threads=self._threads, seed=self.seed, reason=self.reason), ()
+        return partial(type(self), self.layer, self._options, self.promise, self._running), ()
 
     def __repr__(self) -> str:
         layer = self.layer
@@ -183,7 +174,7 @@ class StructuredEngine(Verbs, ABC):
 
     @property
     def _count(self) -> int:
-        return native.threads(self._threads)
+        return native.threads(self._running.threads)
 
 
 ENGINES: dict[str, type[StructuredEngine]] = {}

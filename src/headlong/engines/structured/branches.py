@@ -19,6 +19,7 @@ import numpy as np
 from headlong import native
 from headlong.answers import Answer
 from headlong.dtypes import Doubles, Ids
+from headlong.engines.method import PLAIN, Running
 from headlong.engines.reference.descent import Part, Reading, Steps, TreeReference, rounding
 from headlong.engines.reference.gumbel import philox
 from headlong.engines.structured.answers import Scored, Spent, answer_of
@@ -46,8 +47,8 @@ class WalkingEngine(StructuredEngine):
 
     kind: ClassVar[str]
 
-    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
-        super().__init__(layer, options, Promise(promise.eps, 0.0), **about)
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, running: Running = PLAIN) -> None:
+        super().__init__(layer, options, Promise(promise.eps, 0.0), running)
         self.steps = self._steps()
         self.rounding = rounding(self.steps)
         if not np.isfinite(self.rounding.slope):
@@ -61,7 +62,7 @@ class WalkingEngine(StructuredEngine):
         """The layer in the form that executors take."""
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
-        log_probs, ids, rows, read = self._executor.topk(hidden, k, self._count)
+        log_probs, ids, rows, read = self._executor.best(hidden, k, self._count)
         zero, yes = np.zeros(len(hidden)), np.ones(len(hidden), bool)
         spent, ranked = Spent(rows, read, ~yes), {"ids": ids, "logits": log_probs, "log_probs": log_probs}
         return answer_of(spent, **ranked, lse=zero, error=self.rounding(hidden), proved=yes)

@@ -22,6 +22,7 @@ from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
 from headlong.engines.merged import best_of, merged_lse
+from headlong.engines.method import PLAIN, Running
 from headlong.engines.structured.answers import Scored, answer_of, summed
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.layers.differentiated import Block, BlocksLayer
@@ -38,12 +39,12 @@ class BlocksEngine(StructuredEngine):
     kind: ClassVar[str] = "blocks"
     draws_tempered: ClassVar[bool] = True
 
-    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
-        super().__init__(layer, options, promise, **about)
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, running: Running = PLAIN) -> None:
+        super().__init__(layer, options, promise, running)
         assert isinstance(layer, BlocksLayer)
         self.blocks = layer.blocks
         self.parts = [
-            reading(block.layer, Full(), promise, threads=self._threads, seed=_seed(self.seed, number))
+            reading(block.layer, Full(), promise, running=running._replace(seed=_seed(self.seed, number)))
             for number, block in enumerate(layer.blocks)
         ]
         self.promise = Promise(promise.eps, 0.0)

@@ -22,6 +22,7 @@ from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
+from headlong.engines.method import PLAIN, Running
 from headlong.engines.structured.answers import Scored, Spent, answer_of
 from headlong.engines.structured.base import StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import ExpertsReference
@@ -38,11 +39,11 @@ class ExpertsEngine(StructuredEngine):
     kind: ClassVar[str] = "experts"
     draws_tempered: ClassVar[bool] = True
 
-    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, **about: Any) -> None:
-        super().__init__(layer, options, promise, **about)
+    def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, running: Running = PLAIN) -> None:
+        super().__init__(layer, options, promise, running)
         assert isinstance(layer, ExpertsLayer)
         self.parts = [
-            reading(layer.expert(number), Full(), promise, threads=self._threads, seed=self.seed)
+            reading(layer.expert(number), Full(), promise, running=running)
             for number in range(layer.experts)
         ]
         self.promise = Promise(promise.eps, 0.0)
@@ -59,10 +60,10 @@ class ExpertsEngine(StructuredEngine):
     def route(self, hidden: Any) -> Ids:
         """The expert that reads each row, ``[batch]``."""
         call = self._asked(hidden)
-        return self._reader.topk(call.hidden, 1, np.inf, self._count, 0.0, 0).expert
+        return self._reader.best(call.hidden, 1, np.inf, self._count).expert
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
-        found = self._reader.topk(hidden, k, eps, self._count, self.promise.delta, self.seed)
+        found = self._reader.best(hidden, k, eps, self._count)
         log_probs = found.logits - np.where(np.isfinite(found.lse), found.lse, 0.0)[:, None]
         return answer_of(
             Spent(found.rows, found.bytes, found.dense), ids=found.ids, logits=found.logits, log_probs=log_probs,
@@ -71,7 +72,7 @@ class ExpertsEngine(StructuredEngine):
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         logits = self._reader.logits(hidden, ids)
-        found = self._reader.topk(hidden, 0, eps, self._count, self.promise.delta, self.seed)
+        found = self._reader.best(hidden, 0, eps, self._count)
         count = np.isfinite(logits).sum(axis=1)
         lse_error = np.full(len(hidden), np.inf) if np.isinf(eps) else found.lse_error
         spent = Spent(found.rows + count, found.bytes + count * float(self._row_bytes), found.dense)
@@ -79,7 +80,7 @@ class ExpertsEngine(StructuredEngine):
 
     def _everything(self, hidden: Doubles) -> Scored:
         logits = self._reader.everything(hidden, self.layer.vocab, self._count)
-        found = self._reader.topk(hidden, 0, np.inf, self._count, 0.0, 0)
+        found = self._reader.best(hidden, 0, np.inf, self._count)
         lse, error = lse_of(logits), found.logit_error
         return Scored(logits, lse, error, error + (self.layer.vocab + 16 + 8 * np.abs(lse)) * UNIT, self._spent(found.expert))
 

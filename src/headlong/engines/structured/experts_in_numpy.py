@@ -35,7 +35,7 @@ class ExpertsReference:
     def __init__(self, layer: ExpertsLayer) -> None:
         self.layer = layer
 
-    def topk(self, hidden: Doubles, k: int, eps: float, threads: int, delta: float, seed: int) -> FoundOfExpert:
+    def best(self, hidden: Doubles, k: int, eps: float, threads: int) -> FoundOfExpert:
         logits, ids = np.full((len(hidden), k), -np.inf), np.full((len(hidden), k), -1, np.int64)
         rest = []
         for b, row in enumerate(hidden):

@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any, NamedTuple
 
-from headlong.engines.saved.record import count_of, plain, promise_of, read_record
+from headlong.engines.saved.record import Opening, count_of, plain, promise_of, read_record
 from headlong.errors import StoreError, WrongLayerError
 from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer, rebuilt
@@ -49,9 +49,9 @@ def write_structured(path: str | os.PathLike[str], engine: SavedLayer, with_laye
     write_file(path, layer.tensors() if with_layer else {}, metadata)
 
 
-def read_structured(path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, **how: Any) -> SavedLayer:
-    """What :func:`write_structured` wrote; ``how``: see :func:`headlong.engines.saved.record.read_record`."""
-    return read_record(path, FORMAT, VERSION, lambda record, file: _kept(record, file, layer), **how)
+def read_structured(path: str | os.PathLike[str], layer: Layer | StructuredLayer | None, how: Opening) -> SavedLayer:
+    """What :func:`write_structured` wrote."""
+    return read_record(path, FORMAT, VERSION, lambda record, file: _kept(record, file, layer), how)
 
 
 def _kept(record: dict[str, Any], file: TensorFile, given: Layer | StructuredLayer | None) -> SavedLayer:

@@ -18,8 +18,8 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from headlong.dtypes import Ids
-from headlong.integrations.generation.fast_head import FastHead, Taking
-from headlong.integrations.generation.picking import exponents, limits_of
+from headlong.integrations.generation.fast_head import Reading, Taking
+from headlong.integrations.generation.picking import exponents, limits_of, outweighing
 from headlong.integrations.generation.processors import ProcessorRecipe, edited
 
 EPS = 1e-6
@@ -28,7 +28,7 @@ EPS = 1e-6
 class BeamScores(LogitsProcessor):  # type: ignore[misc]
     """Stands where the processors stood: ``[beams, vocab]`` log-probabilities of candidates, -inf elsewhere."""
 
-    def __init__(self, head: FastHead, taken: Taking, recipe: ProcessorRecipe, keep: int) -> None:
+    def __init__(self, head: Reading, taken: Taking, recipe: ProcessorRecipe, keep: int) -> None:
         self.head, self.taken, self.recipe, self.keep = head, taken, recipe, keep
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
         def log_probs(ids: list[Ids]) -> list[Any]:
             return [exponents(engine, hidden[row : row + 1], part) - lse[row] for row, part in enumerate(ids)]
 
-        edits = edited(self.recipe.edits, input_ids, vocab, log_probs)
+        edits = edited(self.recipe.edits, input_ids, vocab, log_probs, outweighing(engine, hidden))
         out = scores.new_full((len(hidden), vocab), -math.inf)
         gone = [np.union1d(banned, ids) for banned, ids in zip(edits.banned, edits.ids, strict=True)]
         top = engine.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))

@@ -25,12 +25,13 @@ from transformers.generation.utils import GENERATION_MODES_MAPPING, GenerationMo
 
 from headlong.errors import InputError, OptionError, named
 from headlong.integrations.generation.beams import BeamScores
-from headlong.integrations.generation.fast_head import CHANGED, FastHead
+from headlong.integrations.generation.fast_head import CHANGED, FastHead, Reading
 from headlong.integrations.generation.picking import Picks
 from headlong.integrations.generation.processors import ProcessorRecipe, recipe
 from headlong.integrations.generation.speculation import Draft, Verifier
+from headlong.integrations.graphs.hosts import AGAIN, CutHead
 
-ACCELERATED: weakref.WeakKeyDictionary[nn.Module, FastHead] = weakref.WeakKeyDictionary()
+ACCELERATED: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Models that accelerate() has seen and restore() has not."""
 
 
@@ -96,7 +97,7 @@ def _by_name(call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> tup
 
 def stock_generate(model: Any) -> Any:
     """``model.generate`` as its class has it."""
-    found = vars(model).get("generate") if isinstance(model, nn.Module) else None
+    found = vars(model).get("generate") if isinstance(model, GenerationMixin) else None
     return types.MethodType(type(model).generate, model) if isinstance(found, Generate) else model.generate
 
 
@@ -182,7 +183,7 @@ def _from_candidates(
 
 def _decoded(
     model: Any,
-    head: FastHead,
+    head: Reading,
     method: Any,
     mode: Any,
     found: ProcessorRecipe,
@@ -209,9 +210,11 @@ def _decoded(
         return method(model, ids, logits_processor=marks, **asked)
 
 
-def accelerated(model: Any) -> tuple[FastHead, str]:
+def accelerated(model: Any) -> tuple[Reading, str]:
     """The head that :func:`accelerate` made, and why it may not be asked (empty: it may)."""
-    layer = model.get_output_embeddings()
+    if isinstance(head := ACCELERATED.get(model) if isinstance(model, GenerationMixin) else None, CutHead):
+        return head, "" if head.host.current else AGAIN
+    layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if isinstance(layer, FastHead):
         return layer, "hooks on the output layer" if hooked(layer) else ""
     inner = [part for part in layer.modules() if isinstance(part, FastHead)] if isinstance(layer, nn.Module) else []
@@ -230,7 +233,7 @@ def hooked(module: nn.Module) -> bool:
     return any(getattr(module, kind) for kind in kinds) or hasattr(module, "_hf_hook") or own is not type(module).forward
 
 
-def _answerable(model: Any, head: FastHead, mode: Any, processors: Any, config: Any, given: Any) -> ProcessorRecipe | str:
+def _answerable(model: Any, head: Reading, mode: Any, processors: Any, config: Any, given: Any) -> ProcessorRecipe | str:
     if mode is GenerationMode.BEAM_SAMPLE:
         return "beams that are sampled"
     if config.return_dict_in_generate and (config.output_scores or config.output_logits):

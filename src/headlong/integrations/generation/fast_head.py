@@ -15,7 +15,7 @@ import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -51,46 +51,22 @@ class Gain(NamedTuple):
         return f"{layer}, a greedy step {step} from candidates"
 
 
-class FastHead(nn.Linear):
-    """``hidden [..., dim] -> hidden @ weight.T + bias``, and ``engine`` over the same numbers.
+class Reading:
+    """A head in the place of an output layer: keeps hidden vectors for whoever asks it to, and counts what it answers.
 
-    ``paths`` counts rows by the way they were answered. A copy or a pickle of this module is the plain ``nn.Linear``: the
-    engine belongs to these weights in this memory. Under ``torch.compile`` the module is one opaque call.
+    ``paths`` counts rows by the way they were answered.
     """
 
-    def __init__(self, linear: nn.Linear, engine: Any, beside: tuple[Tensor, ...] = ()) -> None:
-        nn.Module.__init__(self)  # not nn.Linear's: it would allocate a second weight
-        self.in_features, self.out_features = linear.weight.shape[1], linear.weight.shape[0]
-        self.weight, self.bias = linear.weight, linear.bias
-        self.engine = engine
-        self.gain: Gain | None = None
+    engine: Any
+    in_features: int
+    out_features: int
+    gain: Gain | None
+
+    def begin(self, engine: Any) -> None:
+        self.engine, self.gain = engine, None
         self.paths: Counter[str] = Counter()
-        self._before = (linear,)  # a tuple hides the module from state_dict and named_modules
-        self._beside = beside  # what else went into the engine's bias
-        self._seen = Fingerprint(*self._parameters_now())
-        self._changed = False
         self._said: set[str] = set()
         self._taken = threading.local()
-        self._number = next(_NUMBERS)
-        _HEADS[self._number] = self
-        self.train(linear.training)
-
-    @property
-    def replaced(self) -> nn.Linear:
-        """The module that was here before."""
-        return self._before[0]
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # nn.Linear's name
-        if torch.compiler.is_compiling():
-            if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-                return functional.linear(input, self.weight, self.bias)
-            scores: Tensor = output_layer(input, self.weight, self.bias, self._number)
-            return scores
-        if width := self.keeps(input):
-            return input.new_zeros(*input.shape[:-1], width)
-        why = getattr(self._taken, "dense", "") or "a plain call of the model"
-        self.count(f"dense: {why}", input.numel() // self.in_features)
-        return functional.linear(input, self.weight, self.bias)
 
     def keeps(self, hidden: Tensor) -> int:
         """How many scores the answer to ``hidden`` is to have, where it is kept instead of multiplied; 0 elsewhere."""
@@ -98,6 +74,14 @@ class FastHead(nn.Linear):
         if width:
             self._taken.hidden = hidden
         return int(width)
+
+    def answered(self, hidden: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+        """Zeros where ``hidden`` is kept, else the dense ``product``, counted."""
+        if width := self.keeps(hidden):
+            return hidden.new_zeros(*hidden.shape[:-1], width)
+        why = getattr(self._taken, "dense", "") or "a plain call of the model"
+        self.count(f"dense: {why}", hidden.numel() // self.in_features)
+        return product(hidden)
 
     def taking(self, width: int = 1) -> Taking:
         """``with head.taking() as taken: model(...)``: the model runs, the head keeps what it was given, and answers zeros."""
@@ -124,14 +108,56 @@ class FastHead(nn.Linear):
 
     @property
     def stale(self) -> bool:
+        """Whether the weights are others than the engine's."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        """Warn that the weights are no longer those of the engine."""
+        self.fall_back(CHANGED)
+
+
+class FastHead(Reading, nn.Linear):
+    """``hidden [..., dim] -> hidden @ weight.T + bias``, and ``engine`` over the same numbers.
+
+    A copy or a pickle of this module is the plain ``nn.Linear``: the engine belongs to these weights in this memory. Under
+    ``torch.compile`` the module is one opaque call.
+    """
+
+    def __init__(self, linear: nn.Linear, engine: Any, beside: tuple[Tensor, ...] = ()) -> None:
+        nn.Module.__init__(self)  # not nn.Linear's: it would allocate a second weight
+        self.in_features, self.out_features = linear.weight.shape[1], linear.weight.shape[0]
+        self.weight, self.bias = linear.weight, linear.bias
+        self.begin(engine)
+        self._before = (linear,)  # a tuple hides the module from state_dict and named_modules
+        self._beside = beside  # what else went into the engine's bias
+        self._seen = Fingerprint(*self._parameters_now())
+        self._changed = False
+        self._number = next(_NUMBERS)
+        _HEADS[self._number] = self
+        self.train(linear.training)
+
+    @property
+    def replaced(self) -> nn.Linear:
+        """The module that was here before."""
+        return self._before[0]
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # nn.Linear's name
+        if torch.compiler.is_compiling():
+            if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+                return functional.linear(input, self.weight, self.bias)
+            scores: Tensor = output_layer(input, self.weight, self.bias, self._number)
+            return scores
+        return self.answered(input, lambda hidden: functional.linear(hidden, self.weight, self.bias))
+
+    @property
+    def stale(self) -> bool:
         """Whether the weights have been written to, moved or replaced since the engine was compiled; reads them once."""
         self._changed = self._changed or self._seen.differs(self._parameters_now())
         return self._changed
 
     def changed(self) -> None:
-        """Warn that the weights are no longer those of the engine."""
         self._changed = True
-        self.fall_back(CHANGED)
+        super().changed()
 
     def _parameters_now(self) -> tuple[Tensor, ...]:
         return tuple(part for part in (self.weight, self.bias, *self._beside) if part is not None)

@@ -23,7 +23,7 @@ PIECE = 2**24
 
 
 class Fingerprint:
-    """Of ``parameters``, each with one row per class."""
+    """Tells whether ``parameters``, each with one row per class, are what they were."""
 
     def __init__(self, *parameters: Tensor) -> None:
         self.counted = _counted(parameters)

@@ -55,7 +55,7 @@ class _Ramp(nn.Linear):
         return self.scores.expand(*input.shape[:-1], -1)
 
 
-def _run(model: Any, linear: nn.Linear, ids: Tensor, scores: Tensor | None = None) -> tuple[_Ramp, Any]:
+def run(model: Any, linear: nn.Linear, ids: Tensor, scores: Tensor | None = None) -> tuple[_Ramp, Any]:
     ramp = _Ramp(linear, scores)
     put(model, linear, ramp)
     try:
@@ -89,7 +89,7 @@ class AfterLayer(NamedTuple):
 
 def post_head(model: Any, linear: nn.Linear) -> AfterLayer:
     ids = torch.zeros(1, 2, dtype=torch.int64)
-    ramp, out = _run(model, linear, ids)
+    ramp, out = run(model, linear, ids)
     named = [getattr(model.config, name, None) for name in sorted(vars(model.config)) if "logit" in name]
     text = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     named += [getattr(text, name, None) for name in sorted(vars(text)) if "logit" in name]
@@ -98,7 +98,7 @@ def post_head(model: Any, linear: nn.Linear) -> AfterLayer:
     try:
         return AfterLayer(link_between(given, found, known, str(linear.weight.dtype)))
     except InputError:
-        bias = _run(model, linear, ids, torch.zeros_like(ramp.scores))[1].logits[0, -1]
+        bias = run(model, linear, ids, torch.zeros_like(ramp.scores))[1].logits[0, -1]
         beside = _holding(model, bias)
         if beside is None:  # no numbers of the model's own: nobody could tell when they change
             raise
@@ -113,7 +113,7 @@ def _holding(model: Any, bias: Tensor) -> Tensor | None:
     return same[0].reshape(-1) if same else None
 
 
-def calibration_of(model: Any, linear: nn.Linear, given: Any) -> Any:
+def calibration_of(host: Any, given: Any) -> Any:
     """Hidden vectors as they are, or those of token ids."""
     if given is None:
         return None
@@ -123,30 +123,28 @@ def calibration_of(model: Any, linear: nn.Linear, given: Any) -> Any:
         raise OptionError("calibration is not an array of numbers; expected token ids [batch, length] of one length") from error
     if array.is_floating_point():
         return array
-    return _hidden(model, linear, _checked_ids(model, array))
+    return _hidden(host, _checked_ids(host.known, array))
 
 
-def _checked_ids(model: Any, ids: Tensor) -> Tensor:
+def _checked_ids(known: int, ids: Tensor) -> Tensor:
     if ids.ndim != 2 or not ids.numel() or ids.dtype == torch.bool or ids.is_complex():
         raise OptionError(
             f"calibration has shape {list(ids.shape)} and type {ids.dtype}; expected token ids [batch, length], at least one, "
             "or vectors [n, dim]"
         )
-    known = model.get_input_embeddings().weight.shape[0]
     if not 0 <= int(ids.min()) <= int(ids.max()) < known:
         raise IdError(f"calibration has token ids from {int(ids.min())} to {int(ids.max())}; expected 0 to {known - 1}")
     return ids.long()
 
 
-def _hidden(model: Any, linear: nn.Linear, ids: Tensor) -> Tensor:
+def _hidden(host: Any, ids: Tensor) -> Tensor:
     try:
-        ramps = [_run(model, linear, row[None])[0] for row in ids]
+        return torch.cat([host.read(row[None]) for row in ids])
     except InputError as error:
         raise OptionError(f"the model could not read rows of {ids.shape[1]} calibration tokens ({error}); cut them") from error
-    return torch.cat([hidden for ramp in ramps for hidden in ramp.hidden])
 
 
-def vectors_of_text(model: Any, linear: nn.Linear, text: Any, tokenizer: Any) -> Tensor:
+def vectors_of_text(host: Any, text: Any, tokenizer: Any) -> Tensor:
     """What the layer is given over ``text``, a string or several, piece by piece; a bar counts them."""
     if tokenizer is None:
         raise OptionError("text without a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(...) as well")
@@ -156,11 +154,8 @@ def vectors_of_text(model: Any, linear: nn.Linear, text: Any, tokenizer: Any) ->
     if not rows:
         raise OptionError(f"text has {len(pieces)} pieces and no token in them; pass text like what will be generated")
     with torch.no_grad():
-        ramps = [
-            _run(model, linear, _checked_ids(model, torch.tensor([row])))[0]
-            for row in tqdm(rows, desc="calibration", unit="text")
-        ]
-    return torch.cat([hidden for ramp in ramps for hidden in ramp.hidden])
+        bar = tqdm(rows, desc="calibration", unit="text")
+        return torch.cat([host.read(_checked_ids(host.known, torch.tensor([row]))) for row in bar])
 
 
 def _tokens(tokenizer: Any, piece: str) -> list[int]:
@@ -175,14 +170,14 @@ def _tokens(tokenizer: Any, piece: str) -> list[int]:
         ) from error
 
 
-def one_step(model: Any, linear: nn.Linear) -> tuple[Tensor, float]:
+def one_step(host: Any) -> tuple[Tensor | None, float]:
     """What the layer is given by a model that reads one token, and the milliseconds that takes without the layer."""
     times = []
     for _ in range(3):
         began = time.perf_counter()
         try:
-            ramp, _ = _run(model, linear, torch.zeros(1, 1, dtype=torch.int64))
+            hidden = host.read(torch.zeros(1, 1, dtype=torch.int64))
         except InputError:  # the user said what there is to be said of this model
-            return torch.zeros(1, linear.weight.shape[1], dtype=linear.weight.dtype), float("nan")
+            return None, float("nan")
         times.append(time.perf_counter() - began)
-    return ramp.hidden[0], 1e3 * min(times)
+    return hidden, 1e3 * min(times)

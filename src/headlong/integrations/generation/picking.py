@@ -24,19 +24,19 @@ from headlong.dtypes import Doubles, Ids
 from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import FIRST_CANDIDATES, Ranked, kept
 from headlong.errors import InputError
-from headlong.integrations.generation.fast_head import FastHead, Taking
-from headlong.integrations.generation.processors import Edits, ProcessorRecipe, edited
+from headlong.integrations.generation.fast_head import Reading, Taking
+from headlong.integrations.generation.processors import Edits, Outweighs, ProcessorRecipe, edited
 from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
 from headlong.question import Sieve
 
 SLACK = 2.0**-40
-"""Of a share of mass: what sums of some dozens of weights round."""
+"""What sums of some dozens of weights round, as a share of their mass."""
 
 
 class Picks(NamedTuple):
     """How a text goes on: ``seed`` None: by the likeliest class; ``first``: tokens of the prompt."""
 
-    head: FastHead
+    head: Reading
     taken: Taking
     recipe: ProcessorRecipe
     seed: int | None
@@ -59,7 +59,7 @@ def _picked(
     def scores(ids: list[Ids]) -> list[Doubles]:
         return [exponents(engine, hidden[row : row + 1], part) for row, part in enumerate(ids)]
 
-    edits = edited(recipe.edits, input_ids, engine.layer.vocab, scores)
+    edits = edited(recipe.edits, input_ids, engine.layer.vocab, scores, outweighing(engine, hidden))
     _check_some_left(edits.banned, engine.layer.vocab)
     if not any(map(len, edits.ids)) and recipe.surprisals is None:
         limits = limits_of(edits.banned, engine.layer.vocab)
@@ -98,6 +98,32 @@ def exponents(engine: Any, hidden: Tensor, ids: Ids) -> Doubles:
     top = engine.topk(hidden, k=len(ids), eps=math.inf, allowed=ids)
     order = np.argsort(np.asarray(top.ids)[0])
     return np.asarray(engine.layer.link(np.asarray(top.logits)[0][order]), np.float64)
+
+
+AHEAD = 16
+"""Best classes that mostly tell whether those above some id outweigh the best one below."""
+
+
+def outweighing(engine: Any, hidden: Tensor) -> Outweighs:
+    """``logsumexp(f(z)[first:]) > max(f(z)[:first])`` of what is not banned; all above are read where the best do not tell."""
+
+    def outweighs(row: int, banned: Ids, first: int) -> bool:
+        one, low, vocab = hidden[row : row + 1], int(np.searchsorted(banned, first)), engine.layer.vocab
+        above = np.setdiff1d(np.arange(first, vocab), banned[low:], assume_unique=True)
+        if low == first or not len(above):
+            return low == first and len(above) > 0
+        top = engine.topk(one, k=AHEAD, eps=math.inf, **limits_of([banned], vocab))
+        ids = np.asarray(top.ids)[0]
+        scores = np.asarray(engine.layer.link(np.asarray(top.logits, np.float64)))[0]
+        if ids[0] >= first:
+            return True
+        seen = float(np.logaddexp.reduce(scores[ids >= first], initial=-math.inf))
+        unseen = math.log(len(above)) + scores[-1] if ids[-1] >= 0 else -math.inf
+        if seen > scores[0] or np.logaddexp(seen, unseen) < scores[0]:
+            return bool(seen > scores[0])
+        return bool(np.logaddexp.reduce(exponents(engine, one, above)) > scores[0])
+
+    return outweighs
 
 
 class Row:

@@ -21,6 +21,8 @@ from headlong.dtypes import Ids
 from headlong.integrations.generation.surprisal_filters import Surprisals
 
 Scores = Callable[[list[Ids]], list[NDArray[np.float64]]]
+Outweighs = Callable[[int, Ids, int], bool]
+"""``(row, banned, first)``: whether the classes from ``first`` on have more mass together than the best below it."""
 
 ADDING: tuple[type[Any], ...] = (
     hf.SequenceBiasLogitsProcessor,
@@ -34,6 +36,15 @@ ADDING: tuple[type[Any], ...] = (
     hf.PrefixConstrainedLogitsProcessor,
 )
 """What they do does not depend on the scores."""
+BANNING: dict[type[Any], Callable[[Any, int], Any]] = {
+    hf.MinLengthLogitsProcessor: lambda it, length: it.eos_token_id if length < it.min_length else (),
+    hf.MinNewTokensLengthLogitsProcessor: lambda it, length: (
+        it.eos_token_id if length - it.prompt_length_to_skip < it.min_new_tokens else ()
+    ),
+    hf.SuppressTokensLogitsProcessor: lambda it, length: it.suppress_tokens,
+    hf.SuppressTokensAtBeginLogitsProcessor: lambda it, length: it.begin_suppress_tokens if length == it.begin_index else (),
+}
+"""Of those, which forbid the same few classes in every row of a length: no vector of all scores is needed to ask them."""
 LOOKING: dict[type[Any], Callable[[Any, Tensor], Tensor]] = {
     hf.RepetitionPenaltyLogitsProcessor: lambda processor, ids: ids,
     hf.EncoderRepetitionPenaltyLogitsProcessor: lambda processor, ids: _repeated(processor.encoder_input_ids, len(ids)),
@@ -53,6 +64,11 @@ FILTERS: tuple[tuple[type[Any], str, str], ...] = (
     (hf.EtaLogitsWarper, "epsilon", "eta"),
 )
 """In ``generate``'s order: the processor, its attribute, the argument of ``Engine.sample`` or the field of ``Surprisals``."""
+
+TIMESTAMPS = hf.WhisperTimeStampLogitsProcessor
+"""Rules out by what was said before, and then all text where the timestamps together outweigh its best token."""
+LOW = -1e4
+"""A score of timestamps beside which text is 0: they do not outweigh it."""
 
 LITTLE = 1e-12
 """A nucleus of this mass, or of none, is the likeliest class alone."""
@@ -81,7 +97,7 @@ class ProcessorRecipe(NamedTuple):
 
 def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
     """How to answer ``processors`` from candidates, or the name of the first one that needs every score."""
-    edits, filters, place = [], {}, 0
+    edits, filters, place = list[Any](), dict[str, Any](), 0
     for processor in processors:
         kind = type(processor)
         names = [entry[0] for entry in FILTERS]
@@ -95,10 +111,11 @@ def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
                 return f"{kind.__name__} with settings of its own"
             if argument == "temperature" and not COLDEST <= filters[argument] <= HOTTEST:
                 return f"a temperature of {filters[argument]:g}"
-        elif (kind in ADDING or kind in LOOKING) and not place:
+        elif not place and _joins(kind, [type(one) for one in edits]):
             edits.append(processor)
         else:
-            return kind.__name__ + (" after a filter" if kind in (*ADDING, *LOOKING, *names) else "")
+            late = kind in (*ADDING, *LOOKING, TIMESTAMPS, *names)
+            return kind.__name__ + (" after a filter" if late and place else " with other edits" if late else "")
     if "top_k" in filters:
         filters["top_k"] = min(int(filters["top_k"]), vocab)
     if "top_p" in filters:
@@ -108,11 +125,25 @@ def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
     return ProcessorRecipe(tuple(edits), filters, renormalised, Surprisals(**of_surprisals) if of_surprisals else None)
 
 
-def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores) -> Edits:
+def _joins(kind: type[Any], before: list[type[Any]]) -> bool:
+    """Whether an edit can follow those ``before``: Whisper's rule on timestamps comes after bans alone, and last."""
+    if kind is TIMESTAMPS:
+        return all(one in ADDING[1:] for one in before)
+    return (kind in ADDING or kind in LOOKING) and TIMESTAMPS not in before
+
+
+def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores, outweighs: Outweighs) -> Edits:
     """What ``edits`` do to the next token of each row of ``input_ids [batch, length]``; ``scores(ids)`` are asked for."""
+    if edits and type(edits[-1]) is TIMESTAMPS:
+        found = edited(edits[:-1], input_ids, vocab, scores, outweighs)
+        return found._replace(banned=_by_timestamps(edits[-1], input_ids, found.banned, vocab, outweighs))
     rows = len(input_ids)
     if not edits:
         return Edits([_NONE] * rows, [_NONE] * rows, [np.empty(0)] * rows)
+    if all(type(one) in BANNING for one in edits):
+        out = [np.asarray(BANNING[type(one)](one, input_ids.shape[1]), np.int64).reshape(-1) for one in edits]
+        banned = np.unique(np.concatenate(out))
+        return Edits([banned[(banned >= 0) & (banned < vocab)]] * rows, [_NONE] * rows, [np.empty(0)] * rows)
     looking = [LOOKING[type(one)](one, input_ids) for one in edits if type(one) in LOOKING]
     blank = torch.zeros(rows, vocab, dtype=torch.float64)
     if not looking:
@@ -123,6 +154,16 @@ def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores) 
     for row, (ids, values) in enumerate(zip(touched, scores(touched), strict=True)):
         blank[row, torch.from_numpy(ids)] = torch.from_numpy(values)
     return _read(_applied(edits, input_ids, blank), touched)
+
+
+def _by_timestamps(rule: Any, input_ids: Tensor, banned: list[Ids], vocab: int, outweighs: Outweighs) -> list[Ids]:
+    first = rule.timestamp_begin
+    blank = torch.zeros(len(banned), vocab, dtype=torch.float64)
+    blank[:, first:] = LOW
+    gone = [np.union1d(old, new) for old, new in zip(banned, _read(rule(input_ids, blank)).banned, strict=True)]
+    asked = rule._detect_timestamp_from_logprob  # noqa: SLF001  # its only switch
+    text = np.arange(first)
+    return [np.union1d(out, text) if asked and outweighs(row, out, first) else out for row, out in enumerate(gone)]
 
 
 _NONE: Ids = np.empty(0, np.int64)

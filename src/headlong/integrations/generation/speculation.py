@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from headlong.integrations.generation.fast_head import FastHead
+from headlong.integrations.generation.fast_head import Reading
 from headlong.integrations.generation.picking import Picks
 from headlong.integrations.generation.processors import recipe
 
@@ -54,7 +54,7 @@ class Verifier(LogitsProcessorList):  # type: ignore[misc]
 class Draft:
     """An accelerated model whose ``generate`` drafts from candidates; all else of it is the model's."""
 
-    def __init__(self, model: Any, head: FastHead, seed: int | None, first: int) -> None:
+    def __init__(self, model: Any, head: Reading, seed: int | None, first: int) -> None:
         self._model, self._head, self._seed, self._first = model, head, seed, first
 
     def __getattr__(self, name: str) -> Any:
@@ -66,7 +66,7 @@ class Draft:
 
 
 def _drafted(
-    model: Any, input_ids: Tensor, logits_processor: Any, *, head: FastHead, seed: int | None, first: int, **asked: Any
+    model: Any, input_ids: Tensor, logits_processor: Any, *, head: Reading, seed: int | None, first: int, **asked: Any
 ) -> Any:
     found = recipe(logits_processor, head.out_features)
     if isinstance(found, str):

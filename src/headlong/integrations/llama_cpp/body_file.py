@@ -50,7 +50,7 @@ def cache_folder() -> Path:
 
 
 def fingerprint(file: GgufFile) -> str:
-    """Of all bytes of all parts: sizes and checksums."""
+    """The sizes and checksums of all parts."""
     return "-".join(f"{len(data):x}-{checksum(memoryview(b''), memoryview(data))}" for data in (one.data for one in file.parts))
 
 

@@ -26,7 +26,7 @@ from headlong.dtypes import Doubles, Ids
 from headlong.integrations.llama_cpp.settings import Settings
 
 LARGEST_LOG, LONGEST_TAIL, LONGEST_BREAKER = 88.7228391, 20, 40
-"""Of a float32, which limits a penalty of DRY; tokens and bytes of a breaker."""
+"""The largest log of a float32, which limits a penalty of DRY; the most tokens and bytes of a breaker."""
 LEAST_BASE = 1.000001
 Places = NDArray[np.int64]
 

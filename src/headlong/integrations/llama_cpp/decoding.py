@@ -95,7 +95,7 @@ class Embedding:
         self._rows = np.asarray(head.weight) if same else np.empty((head.vocab, head.dim), np.float32)  # as far as written
         self._written: set[int] | None = None if same else set()
         self.nbytes = 0
-        """Of the rows that were asked for and are not the head's."""
+        """Bytes of the rows that were asked for and are not the head's."""
 
     def __call__(self, tokens: Sequence[int]) -> Singles:
         if self._written is not None and not self._written.issuperset(tokens):
@@ -179,7 +179,7 @@ class Decoder:
         return found
 
     def log_probs(self, hidden: Singles, after: Sequence[int]) -> tuple[Doubles, Doubles]:
-        """Of the tokens that follow, and how far each can be off."""
+        """Log-probabilities of the tokens that follow, and how far each can be off."""
         with self.body.team:
             values, error = self.head.log_probs(hidden[: len(after)], np.array(after, np.int64)[:, None])
         return values[:, 0], error

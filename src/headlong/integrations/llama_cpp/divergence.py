@@ -57,7 +57,7 @@ class Summary(NamedTuple):
     base_perplexity: tuple[float, float]
     other_perplexity: tuple[float, float]
     log_ratio: tuple[float, float]
-    """Of the perplexities, other to base."""
+    """The log of the ratio of the perplexities, other to base."""
     tokens: int
 
 
@@ -150,7 +150,7 @@ def _read(path: Path, about: dict[str, str]) -> dict[str, Any]:
 
 
 def _hidden(model: Model, windows: Sequence[Sequence[int]]) -> Singles:
-    """Of the tokens before the scored ones ``[windows * (context - context // 2 - 1), dim]``."""
+    """Hidden vectors of the tokens before the scored ones ``[windows * (context - context // 2 - 1), dim]``."""
     return np.concatenate([model.hidden(window)[len(window) // 2 : -1] for window in windows])
 
 
@@ -160,7 +160,7 @@ def _compared(base: Model, other: Model, windows: Sequence[Sequence[int]], hidde
 
 
 def compared(base_layer: Any, base: Singles, other_layer: Any, other: Singles, after: Any) -> Compared:
-    """Of hidden vectors ``[n, dim]`` of each model and the token after each: one pass over both layers."""
+    """Both models compared by hidden vectors ``[n, dim]`` of each and the token after: one pass over both layers."""
     count = len(base)
     rows = np.arange(count)
     most, sums, likeliest = np.full((2, count), -np.inf), np.zeros((2, count)), np.zeros((2, count), np.int64)

@@ -90,7 +90,7 @@ class Head:
         return np.asarray(top.ids), self._exponents(top.logits)
 
     def mass(self, hidden: Any, eps: float, **limits: Any) -> tuple[float, float]:
-        """Of one row: the log of the sum of exp(x) over all classes, and how far it can be off, ``eps`` at most."""
+        """For one row the log of the sum of exp(x) over all classes, and how far it can be off, ``eps`` at most."""
         found = self.engine.lse(hidden, eps=eps, **limits)
         return float(found.lse[0]), float(found.error[0])
 
@@ -111,7 +111,7 @@ class Head:
 
     @once
     def _forms(self) -> tuple[Doubles, Doubles]:
-        """Of all rows, each with its bias behind it: their sum, and the sum of their outer products."""
+        """The sum of all rows, each with its bias behind it, and the sum of their outer products."""
         sums, squares = np.zeros(self.layer.dim + 1), np.zeros((self.layer.dim + 1,) * 2)
         for start in range(0, self.vocab, ROWS_AT_ONCE):
             rows = np.asarray(self.layer.weight[start : start + ROWS_AT_ONCE], np.float64)
@@ -134,7 +134,7 @@ class Head:
         return np.asarray(found.log_probs, np.float64), np.asarray(found.error, np.float64)
 
     def scores(self, hidden: Any, rows: Any, ids: Ids) -> tuple[Doubles, Doubles, Any]:
-        """Of the class ``ids[i]`` after the vector ``rows[i]``: log-probability, how far off, whether it is the likeliest."""
+        """The log-probability of class ``ids[i]`` after the vector ``rows[i]``, how far off, whether it is the likeliest."""
         top = self.engine.topk(hidden, k=1)
         given = self._exponents(self.engine.log_prob(hidden[rows], ids[:, None], eps=math.inf).logits)[:, 0]
         return given - np.asarray(top.lse, np.float64)[rows], np.asarray(top.error, np.float64)[rows], top.ids[rows, 0] == ids

@@ -150,7 +150,7 @@ class Model:
             yield [token.id for _, token in step]
 
     def log_probs(self, text: str | Sequence[int]) -> tuple[Doubles, Doubles]:
-        """Of each token of a text but the first, given those before it; and how far each can be off."""
+        """Log-probabilities of all tokens of a text but the first, given those before, and how far each can be off."""
         values = [self._decoder.log_probs(hidden, after) for hidden, after in self._read(text)]
         return np.concatenate([value for value, _ in values]), np.concatenate([error for _, error in values])
 

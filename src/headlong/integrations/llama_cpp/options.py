@@ -23,7 +23,7 @@ ABSENT: dict[str, tuple[Any, str]] = {
 UNUSED = (
     "split_mode", "main_gpu", "use_mmap", "use_mlock", "logits_all", "numa", "pooling_type", "cache_prompt",
 )  # fmt: skip
-"""Of no account here: log-probabilities are always available, files are always mapped."""
+"""Options that change nothing here: log-probabilities are always available, files are always mapped."""
 FIELDS = {field[0] for field in llama_cpp.llama_context_params._fields_} - {"embeddings", "pooling_type", "n_seq_max"}
 
 

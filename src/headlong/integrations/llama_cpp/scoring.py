@@ -26,7 +26,7 @@ Place = tuple[int, int, int]
 
 
 class Scored(NamedTuple):
-    """Of each token from ``start`` on: its log-probability, how far that can be off, and whether it is the likeliest."""
+    """For each token from ``start`` on its log-probability, how far that can be off, and whether it is the likeliest."""
 
     log_probs: Doubles
     errors: Doubles

@@ -22,7 +22,7 @@ each of its threads in any case."""
 
 
 class Team:
-    """Of a context with so many threads. ``with team: ...``: engines are asked, after a step and before the next."""
+    """The threads of a context. ``with team: ...``: engines are asked, after a step and before the next."""
 
     def __init__(self, threads: int) -> None:
         library = _library() if threads > 1 else None

@@ -25,7 +25,7 @@ ROWS = 1024
 
 
 class Evaluation(NamedTuple):
-    """Of each ``k``; ``users`` that had a held item; ``proved``: every ranking was."""
+    """Measures for each ``k``; ``users`` that had a held item; ``proved``: every ranking was."""
 
     recall: dict[int, float]
     ndcg: dict[int, float]

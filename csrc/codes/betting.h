@@ -1,6 +1,4 @@
-// The tools of a sampled normaliser, which codes/ and sampling/ use: bets, points to draw by, histograms.
-//
-// Here bets against the mean of numbers in [-1, 1]: how a sampled normaliser and a nucleus know that they have drawn enough.
+// Bets against the mean of numbers in [-1, 1]: how a sampled normaliser, an entropy and a nucleus know that they have drawn enough.
 #pragma once
 
 #include <algorithm>
@@ -43,25 +41,20 @@ inline bool refuted(const std::vector<double>& drawn, double odds, double above,
     return not_above && (below <= -kMost || wins(drawn, odds, [&](double x) { return (x - below) * up; }));
 }
 
-// A bet that the sum known + total * E[X] is within exp(+-aim) of where the draws of X in [-1, 1] put it.
-struct Bet {
-    double known, total, aim, odds;
-    std::vector<double> drawn{};
+// Numbers X in [-1, 1] that were drawn.
+struct Drawn {
+    std::vector<double> each{};
     double sum = 0, squares = 0;
 
     void add(double x, int times = 1) {
-        drawn.insert(drawn.end(), times, x);
+        each.insert(each.end(), times, x);
         sum += x * times;
         squares += x * x * times;
     }
-    double count() const { return std::max(1.0, static_cast<double>(drawn.size())); }
-    double middle() const { return known + total * sum / count(); }
-    double wanted() const { return draws_for(odds, aim * middle() / total, squares / count()); }  // draws in all
-
-    // Whether all means too far above and below are refuted.
-    bool won() const {
-        return refuted(drawn, odds, (middle() * std::exp(aim) - known) / total, (middle() * std::exp(-aim) - known) / total);
-    }
+    double count() const { return std::max(1.0, static_cast<double>(each.size())); }
+    double mean() const { return sum / count(); }
+    // Draws in all that a mean which is off by `e` takes to be refuted.
+    double wanted(double odds, double e) const { return draws_for(odds, e, squares / count()); }
 };
 
 }  // namespace headlong

@@ -4,30 +4,19 @@
 //
 // q, and with it every weight, changes with m, so a longer prefix is summed anew. Two things keep that from reading it anew: a group
 // of 64 classes is taken through its prefixes while its columns are in the cache, and a prefix that one class shows to be too short
-// for all is passed over. Sums are float32, exponentials float64; nothing here is particular to an instruction set.
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/tuple.h>
+// for all is passed over. Sums are float32, exponentials float64.
+#include "adaptive/search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <vector>
 
-#include "bind/arguments.h"
-#include "bind/without_gil.h"
-#include "executor/question.h"
-#include "kernels/kernels.h"
 #include "runtime/pool.h"
 #include "runtime/shared_work.h"
 
 namespace headlong {
 namespace {
-
-constexpr int64_t kGroup = 64;  // classes that are read together: the bits of a mask
-constexpr int64_t kLanes = 16;  // classes of one sum
-constexpr double kNone = -std::numeric_limits<double>::infinity();
 
 using Arms = std::vector<uint64_t>;  // [groups]: a bit for every class that takes part
 
@@ -49,44 +38,10 @@ int64_t following(int64_t m, int64_t most) {
     return std::min(most, static_cast<int64_t>(std::ceil(length)));
 }
 
-struct Rules {
-    double eps, delta, warm, arm, sum;  // eps: of the normaliser, relative
-    bool published;
-    double width;  // the first variance that is tried for the best arms
-    int64_t k;
-};
-
-// A layer by its coordinates; all is borrowed, and may serve many threads.
-struct Columns {
-    const void* weight = nullptr;
-    Kind kind = Kind::f32;
-    int64_t vocab = 0, dim = 0;
-    const float* bias = nullptr;
-    const float* columns = nullptr;          // [groups][dim][64]
-    const double* column_weight = nullptr;   // [dim]
-    double a = 1, b = 0;                     // the link
-    const Kernels* kernels = nullptr;
-
-    int64_t groups() const { return in_blocks(vocab) / kGroup; }
-    double base(int64_t i) const { return a * (bias == nullptr ? 0.0 : bias[i]) + b; }
-    double logit(const double* hidden, int64_t id) const {
-        double z;
-        kernels->dot_rows(weight, kind, dim, &id, 1, hidden, &z);
-        if (bias != nullptr) z += bias[id];
-        return std::isfinite(z) ? a * z + b : kNone;  // a damaged row is no rival
-    }
-};
-
-struct Found {
-    std::vector<Scored> best;  // z holds link(logit)
-    double lse = 0;
-    int64_t pulls = 0, full = 0;
-};
-
 // One query, and one state of its samples: no stage reads anew what another has read.
 class Search {
   public:
-    Search(const Columns& layer, const Rules& rules, const uint8_t* mask, const double* hidden, uint64_t seed, uint64_t key, int threads)
+    Search(const Columns& layer, const AdaptiveRules& rules, const uint8_t* mask, const double* hidden, uint64_t seed, uint64_t key, int threads)
         : layer_(layer), rules_(rules), hidden_(hidden), threads_(threads), live_(layer.groups(), 0), est_(layer.groups() * kGroup),
           var_(est_.size()), pulls_(est_.size(), 0) {
         for (int64_t i = 0; i < layer.vocab; ++i) {
@@ -103,10 +58,10 @@ class Search {
         list_prefixes();
     }
 
-    Found answer(float* estimates) {
-        Found found;
+    FoundByColumns answer(float* estimates) {
+        FoundByColumns found;
         found.full = classes_ * size();
-        found.lse = kNone;
+        found.lse = -kInf;
         if (classes_ > 0) {
             const int64_t warm = together(live_, 0, 1 / (17 * logs_), rules_.sum, warm_most_);
             for (const int64_t i : best_arms(warm)) {
@@ -192,17 +147,11 @@ class Search {
     // The first m coordinates of some classes of a group.
     void pull(int64_t group, uint64_t arms, int64_t m) {
         const Weights& weight = weights(m);
-        for (int64_t block = 0; block < kGroup; block += kLanes) {
+        for (int64_t block = 0; block < kGroup; block += kAbreast) {
             if ((arms >> block & 0xFFFF) == 0) continue;
             const float* from = layer_.columns + group * layer_.dim * kGroup + block;
-            float est[kLanes] = {}, var[kLanes] = {};
-            for (int64_t j = 0; j < m; ++j) {
-                const float *w = from + ids_[j] * kGroup, c = weight.c[j], d = weight.d[j];
-                for (int64_t i = 0; i < kLanes; ++i) {
-                    est[i] += c * w[i];
-                    var[i] += d * (w[i] * w[i]);
-                }
-            }
+            float est[kAbreast], var[kAbreast];
+            prefix_sums(from, ids_.data(), weight.c.data(), weight.d.data(), m, est, var);
             each_arm(arms >> block & 0xFFFF, [&](int64_t i) {
                 const int64_t id = group * kGroup + block + i;
                 est_[id] = static_cast<float>(layer_.base(id) + est[i]);
@@ -298,7 +247,7 @@ class Search {
     // they are now: the winners have no width.
     void refine() {
         std::vector<double> root(est_.size(), 0.0);  // exp(half the lower end of a logit): the square root of a class's weight
-        double top = kNone, alpha = 0, gamma = 0;
+        double top = -kInf, alpha = 0, gamma = 0;
         over_arms(live_, [&](int64_t id) {
             root[id] = est_[id] - std::sqrt(2 * logs_ * rules_.sum * var_[id]);
             top = std::max(top, root[id]);
@@ -332,9 +281,9 @@ class Search {
 
     double normaliser() {
         std::vector<double> parts(layer_.groups(), 0.0);
-        double peak = kNone, total = 0;
+        double peak = -kInf, total = 0;
         over_arms(live_, [&](int64_t id) { peak = std::max<double>(peak, est_[id]); });
-        if (!(peak > kNone)) return kNone;
+        if (!(peak > -kInf)) return -kInf;
         over_groups(live_, [&](int64_t group) {
             each_arm(live_[group], [&](int64_t i) { parts[group] += std::exp(est_[group * kGroup + i] - peak); });
         });
@@ -343,7 +292,7 @@ class Search {
     }
 
     const Columns& layer_;
-    const Rules& rules_;
+    const AdaptiveRules& rules_;
     const double* hidden_;
     const int threads_;
     Arms live_;
@@ -357,76 +306,11 @@ class Search {
     std::unique_ptr<Weights[]> weights_;
 };
 
-class Adaptive {
-  public:
-    Adaptive(AnyArray weight, const std::string& kind, std::optional<Floats> bias, Floats columns, Doubles column_weight,
-             std::pair<double, double> link, const std::string& isa) {
-        Columns& l = layer_;
-        l.kernels = level_of(isa).kernels;
-        l.kind = kind_of(kind);
-        l.weight = weight_of(weight, l.kind);
-        l.vocab = static_cast<int64_t>(weight.shape(0));
-        l.dim = static_cast<int64_t>(weight.shape(1));
-        check(l.vocab > 0 && l.dim > 0 && l.vocab < (int64_t{1} << 31) - kBlock, "a layer has 1 to 2^31 - 65 classes");
-        check(l.dim < (1 << 30), "columns must be fewer than 2^30");
-        check(!bias || static_cast<int64_t>(bias->size()) == l.vocab, "bias must be [vocab]");
-        check(static_cast<int64_t>(columns.size()) == l.groups() * l.dim * kGroup, "columns must be [groups, dim, 64]");
-        check(static_cast<int64_t>(column_weight.size()) == l.dim, "column_weight must be [dim]");
-        check(link.first > 0, "a rising link");
-        l.bias = bias ? bias->data() : nullptr;
-        l.columns = columns.data();
-        l.column_weight = column_weight.data();
-        l.a = link.first, l.b = link.second;
-        for (nb::object kept : {nb::cast(weight), nb::cast(bias), nb::cast(columns), nb::cast(column_weight)}) kept_.push_back(kept);
-    }
-
-    // FoundByCoordinates: values, ids [batch][k], lse, pulls, full, rows [batch], estimates [batch or 0][vocab].
-    nb::object search(Doubles hidden, Words keys, std::optional<Bytes> mask, uint64_t seed,
-                     const std::tuple<double, double, double, double, double, bool, Doubles>& rules, int64_t k, int asked, bool estimates) const {
-        const auto batch = static_cast<int64_t>(keys.size()), vocab = layer_.vocab;
-        check(is_matrix(hidden, batch, layer_.dim), "hidden must be [batch, dim]");
-        check_mask(mask, batch, vocab);
-        check(k >= 1 && k <= vocab, "k must be in 1..vocab");
-        const auto& [eps, delta, warm, arm, sum, published, widths] = rules;
-        const double* width = widths.data();  // C++17 captures no structured binding
-        check(eps > 0 && delta > 0 && static_cast<int64_t>(widths.size()) == batch, "eps, delta > 0; one width a query");
-        std::vector<Found> answers(batch);
-        std::vector<float> kept(estimates ? batch * vocab : 0);
-        const int threads = thread_count(asked);
-        const bool by_query = batch >= threads && threads > 1;  // one query to a thread; otherwise all threads to each query
-        const Rules shared{eps, delta, warm, arm, sum, published, 0, k};
-        unlocked([&] {
-            Turns<int64_t> next;
-            run_parallel(by_query ? threads : 1, [&](int) {
-                for (int64_t q = next++; q < batch; q = next++) {
-                    Rules own = shared;
-                    own.width = width[q];
-                    const uint8_t* allowed = mask ? mask->data() + (mask->shape(0) == 1 ? 0 : q * vocab) : nullptr;
-                    Search one(layer_, own, allowed, hidden.data() + q * layer_.dim, seed, keys.data()[q], by_query ? 1 : threads);
-                    answers[q] = one.answer(estimates ? &kept[q * vocab] : nullptr);
-                }
-            });
-        });
-        const auto [ids, values] = best_columns(answers, k);
-        const auto rows = [](const Found& one) { return static_cast<int64_t>(one.best.size()); };
-        return named("FoundByCoordinates", values, ids, column(answers, &Found::lse), column(answers, &Found::pulls), column(answers, &Found::full),
-                     column(answers, rows), owned(std::move(kept), {static_cast<size_t>(estimates ? batch : 0), static_cast<size_t>(vocab)}));
-    }
-
-  private:
-    Columns layer_;
-    std::vector<nb::object> kept_;
-};
-
 }  // namespace
 
-void bind_adaptive(nb::module_& m) {
-    nb::class_<Adaptive>(m, "Adaptive")
-        .def(nb::init<AnyArray, const std::string&, std::optional<Floats>, Floats, Doubles, std::pair<double, double>, const std::string&>(),
-             nb::arg("weight"), nb::arg("kind"), nb::arg("bias").none(), nb::arg("columns"), nb::arg("column_weight"), nb::arg("link"),
-             nb::arg("isa"))
-        .def("search", &Adaptive::search, nb::arg("hidden"), nb::arg("keys"), nb::arg("mask").none(), nb::arg("seed"), nb::arg("rules"),
-             nb::arg("k"), nb::arg("threads") = 0, nb::arg("estimates") = false);
+FoundByColumns search_columns(const Columns& layer, const AdaptiveRules& rules, const uint8_t* mask, const double* hidden, uint64_t seed, uint64_t key, int threads,
+                              float* estimates) {
+    return Search(layer, rules, mask, hidden, seed, key, threads).answer(estimates);
 }
 
 }  // namespace headlong

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -32,5 +33,18 @@ inline std::vector<double> sorted_points(const Kernels& kernels, uint64_t key, u
     for (double& point : at) point *= total / sum;
     return at;
 }
+
+// One of the bets on a query's nucleus. The n-th of a question takes 2^-1-n of what all of them may fail; a question that follows another
+// about the same query has another budget, and no bet looks at a stream that an earlier one saw, whatever class it is about.
+struct NucleusBet {
+    double delta;
+    uint64_t key;  // of its points
+    NucleusBet(uint64_t query, double budget, int n, int64_t id) : delta(std::ldexp(budget, -1 - n)) {
+        uint64_t bits;
+        std::memcpy(&bits, &budget, sizeof bits);
+        constexpr uint64_t purpose = 0x6E75636C65757321;  // among all that is drawn for a query
+        key = mix(mix(mix(query ^ purpose) ^ bits) + static_cast<uint64_t>(n)) + static_cast<uint64_t>(id);
+    }
+};
 
 }  // namespace headlong

@@ -1,0 +1,161 @@
+"""Tokens of a language model whose layers OpenVINO or ONNX Runtime computes: as optimum has it, and with its head read here.
+
+    just hosts    # the versions that go together; no tests: pip install what it names
+    python benchmarks/hosts.py --model gemma3-270m --host openvino --kind int4 --json results/hosts.json
+
+A folder of ``decode_step.py``'s model is exported once and kept beside it: layers in int4 groups of 64 and the embedding, to
+which the head is tied, in int8 as the exporter does by default; all in int8; or in float32. Both decode by the same
+``generate``, in turns; times are medians of whole calls over their tokens, the first of each is not counted; ``times`` is the
+median of ratios of turns side by side. ``--alike``: of 200 greedy tokens, ours that are the argmax of a float64 product of the
+same hidden vector with the same stored weights, and the host's that are the same text as ours. Calibrated on Python's manual.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+import warnings
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import numpy as np
+
+from common.models import MODELS, folder
+from decode_step import PROMPTS, STEPS, opened
+from headlong.bench import measure
+
+ALIKE = 200
+
+
+def exported(name: str, host: str, kind: str) -> Path:
+    kept = folder() / f"{name}.{host}-{kind}"
+    if not kept.is_dir():
+        opened(name)
+        plain = folder() / f"{name}.transformers"
+        if host == "openvino":
+            from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
+
+            few = {"bits": 4, "group_size": 64, "ratio": 1.0}
+            how = OVWeightQuantizationConfig(**few if kind == "int4" else {"bits": 8})
+            options = {"load_in_8bit": False} if kind == "fp32" else {"quantization_config": how}
+            OVModelForCausalLM.from_pretrained(plain, export=True, compile=False, **options).save_pretrained(kept)
+        else:
+            from onnxruntime.quantization import quantize_dynamic
+            from optimum.onnxruntime import ORTModelForCausalLM
+
+            ORTModelForCausalLM.from_pretrained(plain, export=True).save_pretrained(kept)
+            if kind == "int8":
+                quantize_dynamic(kept / "model.onnx", kept / "model.onnx", per_channel=True)
+    return kept
+
+
+def loaded(path: Path, host: str, threads: int) -> Any:
+    if host == "openvino":
+        from optimum.intel import OVModelForCausalLM
+
+        return OVModelForCausalLM.from_pretrained(path, ov_config={"INFERENCE_NUM_THREADS": str(threads)})
+    import onnxruntime
+    from optimum.onnxruntime import ORTModelForCausalLM
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return ORTModelForCausalLM.from_pretrained(path, session_options=options)
+
+
+class Watched:
+    """An engine whose greedy answers are kept, to be compared with a product in float64 of the same vectors."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.hidden, self.ids = engine, list[Any](), list[Any]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def topk(self, hidden: Any, **options: Any) -> Any:
+        found = self.engine.topk(hidden, **options)
+        self.hidden.append(np.array(hidden, np.float64))
+        self.ids.append(np.array(found.ids)[:, 0])
+        return found
+
+    def same(self) -> float:
+        layer, wide, best = self.engine.layer, np.concatenate(self.hidden), []
+        for start in range(0, layer.vocab, 1 << 14):
+            scores = wide @ np.asarray(layer.weight[start : start + (1 << 14)], np.float64).T
+            best.append((scores.max(1), start + scores.argmax(1)))
+        values, ids = (np.stack(part) for part in zip(*best, strict=True))
+        return float((ids[values.argmax(0), np.arange(len(wide))] == np.concatenate(self.ids)).mean())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--model", choices=["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b"], default="gemma3-270m")
+    parser.add_argument("--host", choices=["openvino", "onnx"], default="openvino")
+    parser.add_argument("--kind", choices=["int4", "int8", "fp32"], default="int4")
+    parser.add_argument("--tokens", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--alike", action="store_true", help="compare 200 greedy tokens, and time nothing")
+    parser.add_argument("--export", action="store_true", help="make the folder, and no more")
+    parser.add_argument("--json", help="the file of a page's results")
+    asked = parser.parse_args()
+    measure.claim_threads(asked.threads)
+    import torch
+    from transformers import AutoTokenizer
+
+    from headlong.integrations.transformers import accelerate
+
+    torch.set_num_threads(asked.threads)
+    warnings.simplefilter("ignore")  # exporters' own
+    path = exported(asked.model, asked.host, asked.kind)
+    if asked.export:
+        return 0
+    tokenizer = AutoTokenizer.from_pretrained(folder() / f"{asked.model}.transformers", padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    ways = {"as it is": loaded(path, asked.host, asked.threads), "headlong": loaded(path, asked.host, asked.threads)}
+    pages = [page[:400] for page in list(topics.values())[:24]]  # text of another kind than what will be written
+    head = accelerate(ways["headlong"], text=pages, tokenizer=tokenizer)
+    sys.stdout.write(f"{head}\n")
+
+    def call(model: Any, batch: int, turn: int, step: str, tokens: int) -> Any:
+        texts = [PROMPTS[(turn + place) % len(PROMPTS)] for place in range(batch)]
+        inputs = tokenizer(texts, return_tensors="pt", padding=True)
+        inputs.pop("token_type_ids", None)
+        shared = {"max_new_tokens": tokens, "min_new_tokens": tokens, "pad_token_id": tokenizer.pad_token_id}
+        return model.generate(**inputs, **shared, **STEPS[step])[:, -tokens:]
+
+    engine, rows = head.engine, list[dict[str, Any]]()
+    if asked.alike:
+        head.engine = watched = Watched(engine)
+        found = {name: call(model, 1, 0, "greedy", ALIKE) for name, model in ways.items()}
+        equal = {"headlong": watched.same(), "as it is": float((found["headlong"] == found["as it is"]).float().mean())}
+        rows = [{"what": f"{name}, greedy", "batch": 1, "tokens": ALIKE, "equal": value} for name, value in equal.items()]
+    for step, batch in () if asked.alike else itertools.product(list(STEPS)[:2], (1, 4)):
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(asked.rounds + 1):
+            for name in sorted(ways, reverse=bool(turn % 2)):
+                start = time.perf_counter()
+                call(ways[name], batch, turn, step, asked.tokens)
+                if turn:
+                    seconds[name].append((time.perf_counter() - start) / asked.tokens)
+        ratios = [one / other for one, other in zip(seconds["as it is"], seconds["headlong"], strict=True)]
+        for name, taken in seconds.items():
+            times = statistics.median(ratios) if name == "headlong" else 1.0
+            rows.append({"what": f"{name}, {step}", "batch": batch, "ms": 1e3 * statistics.median(taken), "times": times})
+    sys.stdout.write("".join(f"{row}\n" for row in rows))
+    if asked.json:
+        about = "SmolLM2-135M-Instruct" if asked.model == "smollm2" else MODELS[asked.model].about.partition(",")[0]
+        layer = {"about": f"{about}, {asked.host}, {asked.kind}", "vocab": engine.layer.vocab, "dim": engine.layer.dim}
+        record = {"environment": measure.environment(asked.threads), "layer": layer, "rows": rows}
+        name = f"{asked.model} {asked.host} {asked.kind}{', tokens' if asked.alike else ''}"
+        more = " --alike" if asked.alike else f" --tokens {asked.tokens} --rounds {asked.rounds}"
+        command = f"python benchmarks/hosts.py --model {asked.model} --host {asked.host} --kind {asked.kind}{more}"
+        measure.keep(asked.json, "hosts", record, name, command)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

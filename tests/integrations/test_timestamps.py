@@ -1,0 +1,59 @@
+"""Whisper's rule on timestamps, from candidates: the tokens of the dense scores, whether or not timestamps outweigh text."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import LogitsProcessorList, SuppressTokensLogitsProcessor
+from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
+
+from dense_noise import dense_with_noise
+from headlong.integrations.transformers import accelerate, generate, restore
+from language_models import VOCAB, made
+
+FIRST = 2000
+PROMPTS = torch.randint(3, FIRST - 1, (4, 3), generator=torch.Generator().manual_seed(1))
+SHORT: dict[str, Any] = {"max_new_tokens": 16, "min_new_tokens": 16, "pad_token_id": 0}
+
+
+def rules(**others: Any) -> LogitsProcessorList:
+    said = {"no_timestamps_token_id": FIRST - 1, "eos_token_id": 2, "bos_token_id": 1, "max_initial_timestamp_index": 50}
+    said |= others
+    suppressed = SuppressTokensLogitsProcessor(list(range(100, 900)))
+    return LogitsProcessorList([suppressed, WhisperTimeStampLogitsProcessor(SimpleNamespace(**said), begin_index=3)])
+
+
+@pytest.mark.parametrize("options", [{"do_sample": False}, {"do_sample": True, "top_k": 0}, {"do_sample": True, "top_p": 0.9}])
+@pytest.mark.parametrize("others", [{}, {"_detect_timestamp_from_logprob": False}])
+def test_tokens_and_timestamps_are_those_of_the_dense_scores(options: dict[str, Any], others: dict[str, Any]) -> None:
+    model = made("gpt2")
+    asked = {**SHORT, **options}
+    expected = model.generate(PROMPTS, custom_generate=dense_with_noise(5), logits_processor=rules(**others), **asked)
+    head = accelerate(model, method="codes")
+    found = generate(model, PROMPTS, headlong_seed=5, logits_processor=rules(**others), **asked)
+    assert torch.equal(found, expected)
+    assert not any("dense" in path for path in head.paths)
+    written = found[:, PROMPTS.shape[1] :]
+    assert ((written >= FIRST).any() and (written < FIRST).any()) or others
+    assert (written < VOCAB).all()
+
+
+def test_beams_and_their_timestamps_are_those_of_the_dense_scores() -> None:
+    model = made("gpt2")
+    asked = {**SHORT, "num_beams": 5, "do_sample": False}
+    expected = model.generate(PROMPTS, logits_processor=rules(), **asked)
+    head = accelerate(model, method="codes")
+    assert torch.equal(model.generate(PROMPTS, logits_processor=rules(), **asked), expected)
+    assert all(path.startswith("beams") for path in head.paths)
+
+
+def test_where_other_scores_are_edited_too_all_of_them_are_read() -> None:
+    model = made("gpt2")
+    head = accelerate(model)
+    with pytest.warns(RuntimeWarning, match="WhisperTimeStampLogitsProcessor with other edits"):
+        model.generate(PROMPTS, logits_processor=rules(), repetition_penalty=1.3, do_sample=False, **SHORT)
+    assert any("dense" in path for path in head.paths)
+    restore(model)
