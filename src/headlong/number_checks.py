@@ -48,8 +48,9 @@ def real(value: Any, name: str, low: float, high: float, advice: str = "") -> fl
             number = math.nan
         if low <= number <= high:
             return number
-    top = "up" if math.isinf(high) else f"to {high:g}"
-    raise OptionError(f"{name} is {value!r}; expected a number from {low:g} {top}{advice and ': ' + advice}")
+    bottom = "above 0," if low == 5e-324 else f"from {low:g}"
+    top = "up" if math.isinf(high) else f"up to {high:g}" if low == 5e-324 else f"to {high:g}"
+    raise OptionError(f"{name} is {value!r}; expected a number {bottom} {top}{advice and ': ' + advice}")
 
 
 def flag(value: Any, name: str) -> bool:

@@ -240,7 +240,7 @@ BAD: list[tuple[Callable[[Any, Any], Any], type[HeadlongError], str]] = [
     (lambda e, h: e.sample(h, 0), OptionError, "n is 0"),
     (lambda e, h: e.sample(h, 2**31), OptionError, "ask again for more"),
     (lambda e, h: e.sample(h, temperature=0.0), OptionError, r"temperature is 0.0.*topk\(k=1\)"),
-    (lambda e, h: e.sample(h, top_p=0.0), OptionError, "top_p is 0.0"),
+    (lambda e, h: e.sample(h, top_p=0.0), OptionError, "top_p is 0.0; expected a number above 0, up to 1"),
     (lambda e, h: e.sample(h, top_k=0), OptionError, "top_k is 0"),
     (lambda e, h: e.sample(h, min_p=1.5), OptionError, "min_p is 1.5"),
     (lambda e, h: e.sample(h, seed=-1), OptionError, "seed is -1"),

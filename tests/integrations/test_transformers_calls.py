@@ -438,6 +438,15 @@ def test_text_calibrates_with_a_bar_and_says_what_to_expect(model: Any, words: A
         accelerate(model, text=[""], tokenizer=words)
 
 
+def test_text_is_read_as_far_as_a_model_has_positions(words: Any) -> None:
+    config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=16, n_embd=32, n_layer=1, n_head=2)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    text = " ".join(f"w{3 + token % (VOCAB - 3)}" for token in range(100))
+    head = accelerate(model, text=[text, text], tokenizer=words, method="codes")
+    assert head.engine.plan.codes is not None
+    restore(model)
+
+
 def test_what_is_timed_was_held_back_or_nothing_is_said(model: Any, words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine is faster on the vectors that it was fitted to than on those to come."""
     compiled, fitted, timed = headlong.compile, [], []

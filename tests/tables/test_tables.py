@@ -198,7 +198,7 @@ def test_columns_are_named_and_their_absence_is_said(tmp_path: Path) -> None:
     path = _parquet(tmp_path, pa.table({"a": column(), "b": column(ROWS + 1)}))
     assert (files.whole(str(path), "b") == ROWS + 1).all()
     for read in (files.whole, files.opened, hl.Layer.from_arrow):
-        with pytest.raises(MissingTensorError, match="has a column 'c' not; it has a, b"):
+        with pytest.raises(MissingTensorError, match="has no column 'c'; it has a, b"):
             read(str(path), "c")
 
 

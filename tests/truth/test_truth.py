@@ -271,3 +271,6 @@ def test_the_commands_write_a_truth_and_count_recall(files: Path) -> None:
     np.save(files / "answers.npy", answers)
     assert json.loads(call("recall", out, files / "answers.npy", "-k", 10, "--json"))["recall"] == pytest.approx(1 - 1 / 400)
     assert "recall@12 100.0000%" in call("recall", out, out)
+    np.savez(files / "answers.npz", scores=np.zeros((40, 10)), ids=np.load(files / "answers.npy"))  # as topk -o writes
+    told = [call("recall", out, files / f"answers.{kind}", "-k", 10, "--json") for kind in ("npy", "npz")]
+    assert told[0] == told[1]

@@ -63,8 +63,8 @@ def column_of(schema: Any, column: str | None, name: str) -> str:
     """The column that was named, or the only one of vectors."""
     if column is not None:
         if schema.names.count(column) != 1:
-            there = "twice" if column in schema.names else "not"
-            raise MissingTensorError(f"{name} has a column {column!r} {there}; it has {', '.join(schema.names) or 'none'}")
+            has = f"several columns {column!r}" if column in schema.names else f"no column {column!r}"
+            raise MissingTensorError(f"{name} has {has}; it has {', '.join(schema.names) or 'none'}")
         return column
     lists = [field.name for field in schema if _numbers(field.type) is not None]
     if len(lists) != 1:

@@ -194,6 +194,25 @@ def test_what_is_refused_says_why(client: Any, asked: dict[str, Any], why: str) 
         client.completions.create(**{"model": "any", "prompt": "Hello", "max_tokens": 2, **asked})
 
 
+def test_a_refusal_is_one_line_of_a_400(client: Any) -> None:
+    import openai
+
+    with pytest.raises(openai.BadRequestError, match="gives no embeddings"):
+        client.embeddings.create(model="any", input="Hello")
+    with pytest.raises(openai.BadRequestError, match="Input should be a valid string") as refused:
+        client.completions.create(model="any", prompt=[1, 2, 3], max_tokens=2)
+    assert "\n" not in refused.value.body["message"] and ".py" not in refused.value.body["message"]
+
+
+def test_a_port_that_is_taken_is_said_before_the_model_is_read(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "headlong", "serve", str(tmp_path / "none.gguf"), "--port", port]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"127.0.0.1:{port} cannot be listened at" in done.stderr
+
+
 @pytest.mark.parametrize("kind", ["completions", "chat"])
 def test_what_a_stream_is_refused_comes_in_it(client: Any, kind: str) -> None:
     import openai

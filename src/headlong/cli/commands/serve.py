@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Annotated
 
 import typer
 
 from headlong.cli.shared_options import Delta, Eps, Threads, settled
+from headlong.errors import OptionError, cause
 
 
 def serve(
@@ -26,6 +28,7 @@ def serve(
 ) -> None:
     """Serve a GGUF model to clients of OpenAI's API; completions with echo and logprobs score a prompt."""
     count = settled(threads)
+    _check_free(host, port)
     from headlong.cli.terminal import bars
     from headlong.integrations.llama_cpp import Model
     from headlong.integrations.llama_cpp.serving import serve as served
@@ -37,3 +40,14 @@ def serve(
         typer.echo(repr(found), err=True)
         found.share(reproducible)
         served(found, host, port, alias or model, api_key)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Before a model is loaded, which takes a while."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise OptionError(f"{host}:{port} cannot be listened at: {cause(error)}; choose another --host or --port") from error

@@ -149,13 +149,21 @@ def vectors_of_text(host: Any, text: Any, tokenizer: Any) -> Tensor:
     if tokenizer is None:
         raise OptionError("text without a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(...) as well")
     pieces = [text] if isinstance(text, str) else list(text)
-    rows = [_tokens(tokenizer, piece)[:LONGEST] for piece in pieces]
+    longest = min([LONGEST, *_positions(host.model.config)])
+    rows = [_tokens(tokenizer, piece)[:longest] for piece in pieces]
     rows = [row for row in rows if row]
     if not rows:
         raise OptionError(f"text has {len(pieces)} pieces and no token in them; pass text like what will be generated")
     with torch.no_grad():
         bar = tqdm(rows, desc="calibration", unit="text")
         return torch.cat([host.read(_checked_ids(host.known, torch.tensor([row]))) for row in bar])
+
+
+def _positions(config: Any) -> list[int]:
+    """The tokens that a model has positions for, as its config tells."""
+    names = "max_position_embeddings", "max_target_positions"
+    found = [getattr(part, name, 0) for part in (config, config.get_text_config(decoder=True)) for name in names]
+    return [most for most in found if isinstance(most, int) and most > 0]
 
 
 def _tokens(tokenizer: Any, piece: str) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import llama_cpp
 
-from headlong.errors import HeadlongError, MissingPackageError
+from headlong.errors import HeadlongError, MissingPackageError, UnsupportedError
 from headlong.integrations.llama_cpp.model import Model
 from headlong.integrations.llama_cpp.text import Beside
 
@@ -51,6 +51,9 @@ class Served(Beside):
         named = own["_chat_handlers"].get(self.words.chat_format)
         handler = self.words.chat_handler or named or get_chat_completion_handler(self.words.chat_format)
         return _answered(handler, **{**asked, "llama": self._plain})
+
+    def create_embedding(self, *_: Any, **__: Any) -> Any:
+        raise UnsupportedError("this server gives no embeddings; python -m llama_cpp.server --embedding True does")
 
     def close(self) -> None:
         """The model is closed by whoever made it."""
@@ -118,7 +121,10 @@ def _explained(route: Any, error: Exception, body: Any = None) -> tuple[int, dic
     if isinstance(error, AssertionError) and isinstance(getattr(body, "prompt", None), list):
         return 400, _about(SEVERAL)
     known = any(pattern.search(str(error)) for pattern in route.pattern_and_formatters)
-    if isinstance(error, RequestValidationError) or (isinstance(error, HeadlongError) and not known):
+    if isinstance(error, RequestValidationError):
+        places = (f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
+        return 400, _about("; ".join(dict.fromkeys(places)))
+    if isinstance(error, HeadlongError) and not known:
         return 400, _about(str(error))
     found: tuple[int, dict[str, Any]] = STOCK(route, error, body)
     return found
