@@ -23,6 +23,7 @@ from headlong.errors import InputError, OptionError
 from headlong.integrations import transformers as door
 from headlong.integrations.generation.decoding import HANDING_ON, _owner, check_generate
 from headlong.integrations.generation.fast_head import Gain
+from headlong.integrations.generation.inspect_model import MOST
 from headlong.integrations.transformers import accelerate, generate, restore
 from language_models import OPT, SHARP, VOCAB, made
 from models_with_own_generate import OWN, built, made_with_own
@@ -438,12 +439,19 @@ def test_text_calibrates_with_a_bar_and_says_what_to_expect(model: Any, words: A
         accelerate(model, text=[""], tokenizer=words)
 
 
-def test_text_is_read_as_far_as_a_model_has_positions(words: Any) -> None:
+def test_text_is_read_in_windows_that_a_model_has_positions_for(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=16, n_embd=32, n_layer=1, n_head=2)
     model = transformers.GPT2LMHeadModel(config).eval()
     text = " ".join(f"w{3 + token % (VOCAB - 3)}" for token in range(100))
-    head = accelerate(model, text=[text, text], tokenizer=words, method="codes")
-    assert head.engine.plan.codes is not None
+    read: list[Any] = []
+    monkeypatch.setattr(door.ModuleHost, "read", lambda host, ids, own=door.ModuleHost.read: read.append(ids) or own(host, ids))
+    accelerate(model, text=[text, text], tokenizer=words, method="codes")
+    sizes = [ids.shape[1] for ids in read]
+    assert max(sizes) == 16 and sum(sizes[: sizes.index(1)] if 1 in sizes else sizes) == 2 * len(words(text)["input_ids"])
+    restore(model)
+    read.clear()
+    accelerate(model, text=" ".join([text] * 20), tokenizer=words, method="codes")
+    assert len([ids for ids in read if ids.shape[1] > 1]) == MOST
     restore(model)
 
 

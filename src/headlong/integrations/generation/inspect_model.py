@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
@@ -25,8 +26,8 @@ from headlong.integrations.generation.score_maps import link_between
 
 RAMP = 60.0
 """Scores from -RAMP to RAMP show what a model does to them."""
-LONGEST = 256
-"""Tokens of a piece of text that are read: more pieces say more than longer ones."""
+LONGEST, MOST = 256, 32
+"""Tokens of text that are read at once; of a piece that has more, so many such windows at the most, evenly spread."""
 
 
 def put(model: Any, old: nn.Module, new: nn.Module) -> None:
@@ -150,13 +151,18 @@ def vectors_of_text(host: Any, text: Any, tokenizer: Any) -> Tensor:
         raise OptionError("text without a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(...) as well")
     pieces = [text] if isinstance(text, str) else list(text)
     longest = min([LONGEST, *_positions(host.model.config)])
-    rows = [_tokens(tokenizer, piece)[:longest] for piece in pieces]
-    rows = [row for row in rows if row]
+    rows = [row for piece in pieces for row in _windows(_tokens(tokenizer, piece), longest)]
     if not rows:
         raise OptionError(f"text has {len(pieces)} pieces and no token in them; pass text like what will be generated")
     with torch.no_grad():
         bar = tqdm(rows, desc="calibration", unit="text")
         return torch.cat([host.read(_checked_ids(host.known, torch.tensor([row]))) for row in bar])
+
+
+def _windows(tokens: list[int], longest: int) -> list[list[int]]:
+    starts = np.arange(0, len(tokens), longest)
+    some = starts if len(starts) <= MOST else starts[np.linspace(0, len(starts) - 1, MOST).astype(int)]
+    return [tokens[start : start + longest] for start in some]
 
 
 def _positions(config: Any) -> list[int]:
