@@ -26,7 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "studies/pages/adaptive-softmax.md"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PACKAGES = {
-    "hnswlib": "hnswlib", "implicit": "implicit", "somebody": "nobody", "llama-cpp-python": "llama_cpp", "optimum-intel": "optimum",
+    "hnswlib": "hnswlib", "implicit": "implicit", "somebody": "nobody", "llama-cpp-python": "llama_cpp",
+    "optimum-intel": "optimum",
 }  # fmt: skip
 """What a first line may need that is not brought: where it is not installed, the block is left out."""
 
