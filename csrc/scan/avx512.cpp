@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/levels.h"
 #include "scan/tiles.h"
@@ -36,12 +37,14 @@ inline Q broadcast(const int8_t* x) {
     std::memcpy(&four, x, 4);
     return _mm512_set1_epi32(four);
 }
-template <int Bits> inline void dots(Sum& sum, Q codes, Q x) { sum = _mm512_dpbusd_epi32(sum, codes, x); }
+template <int Bits> inline void dots(Sum& sum, const Q (&codes)[1], const Q (&x)[1]) { sum = _mm512_dpbusd_epi32(sum, codes[0], x[0]); }
 inline I total(Sum sum) { return (I)sum; }
 inline __attribute__((always_inline)) void ahead(const uint8_t* codes, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) _mm_prefetch(reinterpret_cast<const char*>(codes) + at, _MM_HINT_T1);
 }
-constexpr int AT_ONCE(int lanes) { return lanes <= 4 ? 4 : 2; }
+constexpr int JOINED(int) { return 1; }
+constexpr int ROWS(int lanes, int) { return lanes; }
+constexpr int AT_ONCE(int rows) { return rows <= 4 ? 4 : 2; }
 
 #include "scan/estimate.inl"
 

@@ -3,8 +3,10 @@
 //
 //   Q                       a register of LANES classes, four bytes each
 //   load_codes(p), right<n>(q), left<n>(q), masked(q, m), merged(a, m, b) = (a & m) | b
-//   dots<Bits>(sum, q, x)   sum += <four codes, four signed bytes at x> in each lane; of 8 bits, of the codes less 128 where kSigned
-//   AT_ONCE(lanes)          registers of classes for so many queries
+//   JOINED(bits)            quads whose products are summed before they join a sum of 32 bits
+//   dots<Bits>(sum, q, x)   sum += <four codes, four signed bytes> in each lane, of as many quads; of 8 bits, of the codes less 128 where kSigned
+//   ROWS(lanes, bits)       of so many queries, those that are read in one go
+//   AT_ONCE(rows)           registers of classes for so many
 //   ahead(p, bytes)         asks for the lines there, into the second cache; always_inline, as GCC drops calls of what only prefetches
 
 // `from`: the lowest bit of a field of `Bits` bits in each byte; `to`: where it is wanted.
@@ -43,69 +45,78 @@ inline Q quad(const uint8_t* group) {
     return all;
 }
 
-template <int Bits, int Lanes, int Vectors, int G>
-inline void add_quad(const uint8_t* group, const int8_t* x, Sum (&sums)[Lanes][Vectors]) {
-    Q codes[Vectors];
+// Quads G .. G + JOINED - 1; `x` has those of `Lanes` queries side by side, `Rows` of them are read.
+template <int Bits, int Rows, int Lanes, int Vectors, int G, int... Joined>
+inline __attribute__((always_inline)) void add_quads(const uint8_t* group, const int8_t* x, Sum (&sums)[Rows][Vectors], std::integer_sequence<int, Joined...>) {
+    constexpr int kJoined = sizeof...(Joined);
+    Q codes[Vectors][kJoined];
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) codes[v] = quad<Bits, G>(group + v * LANES * 4);
+    for (int v = 0; v < Vectors; ++v) ((codes[v][Joined] = quad<Bits, G + Joined>(group + v * LANES * 4)), ...);
 #pragma GCC unroll 8
-    for (int q = 0; q < Lanes; ++q) {
-        const auto four = broadcast(x + (G * Lanes + q) * 4);
+    for (int q = 0; q < Rows; ++q) {
+        const decltype(broadcast(x)) fours[kJoined] = {broadcast(x + ((G + Joined) * Lanes + q) * 4)...};
 #pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) dots<Bits>(sums[q][v], codes[v], four);
+        for (int v = 0; v < Vectors; ++v) dots<Bits>(sums[q][v], codes[v], fours);
     }
 }
 
-template <int Bits, int Lanes, int Vectors>
-inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, int64_t ask, float* est) {
-    Sum sums[Lanes][Vectors] = {}, others[Lanes][Vectors] = {};  // of one query, two sums in turns: each waits for its last
-    auto& odd = Lanes == 1 ? others : sums;
+template <int Bits, int Rows, int Lanes, int Vectors, int G = 0>
+inline __attribute__((always_inline)) void add_group(const uint8_t* group, const int8_t* x, Sum (&sums)[Rows][Vectors], Sum (&others)[Rows][Vectors]) {
+    if constexpr (G < 8) {
+        add_quads<Bits, Rows, Lanes, Vectors, G>(group, x, sums, std::make_integer_sequence<int, JOINED(Bits)>());
+        add_group<Bits, Rows, Lanes, Vectors, G + JOINED(Bits)>(group, x, others, sums);
+    }
+}
+
+// Some queries of `Lanes` that stand side by side, from `row` on.
+template <int Bits, int Rows, int Lanes, int Vectors>
+inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, int row, const uint8_t* scales, int64_t ask, float* est) {
+    Sum sums[Rows][Vectors] = {}, others[Rows][Vectors] = {};  // of one query, two sums in turns: each waits for its last
+    auto& odd = Rows == 1 ? others : sums;
     constexpr int64_t kAsked = Vectors * LANES * 4 < 64 ? 64 : Vectors * LANES * 4;
-    const int8_t* x = pass.x;
+    const int8_t* x = pass.x + row * 4;
     for (int64_t g = 0; g < groups; ++g, codes += Bits * kTile * 4, x += 32 * Lanes) {
         if (ask != 0) {
 #pragma GCC unroll 8
             for (int word = 0; word < Bits; ++word) ahead(codes + word * kTile * 4 + ask, kAsked);
         }
-        add_quad<Bits, Lanes, Vectors, 0>(codes, x, sums);
-        add_quad<Bits, Lanes, Vectors, 1>(codes, x, odd);
-        add_quad<Bits, Lanes, Vectors, 2>(codes, x, sums);
-        add_quad<Bits, Lanes, Vectors, 3>(codes, x, odd);
-        add_quad<Bits, Lanes, Vectors, 4>(codes, x, sums);
-        add_quad<Bits, Lanes, Vectors, 5>(codes, x, odd);
-        add_quad<Bits, Lanes, Vectors, 6>(codes, x, sums);
-        add_quad<Bits, Lanes, Vectors, 7>(codes, x, odd);
+        add_group<Bits, Rows, Lanes, Vectors>(codes, x, sums, odd);
     }
-    for (int q = 0; q < Lanes; ++q) {
-        const int32_t off = Bits == 8 && kSigned ? -pass.sum[q] : ((1 << Bits) - 1) * pass.sum[q];
-        const F step = splat(pass.step[q]);
+    for (int q = 0; q < Rows; ++q) {
+        const int32_t off = Bits == 8 && kSigned ? -pass.sum[row + q] : ((1 << Bits) - 1) * pass.sum[row + q];
+        const F step = splat(pass.step[row + q]);
         for (int v = 0; v < Vectors; ++v) {
-            const F dot = __builtin_convertvector((Lanes == 1 ? total(sums[q][v]) + total(others[q][v]) : total(sums[q][v])) * 2 - off, F);
-            float* to = est + q * kTile + v * LANES;
+            const F dot = __builtin_convertvector((Rows == 1 ? total(sums[q][v]) + total(others[q][v]) : total(sums[q][v])) * 2 - off, F);
+            float* to = est + (row + q) * kTile + v * LANES;
             store(to, fused(dot, load_bytes(scales + v * LANES * 4) * step, load(to)));
         }
     }
 }
 
+template <int Bits, int Lanes>
+inline void add_pass(const uint8_t* codes, int64_t groups, const ScanPass& pass, const uint8_t* scales, int64_t next, float* est) {
+    constexpr int kRows = ROWS(Lanes, Bits), kVectors = AT_ONCE(kRows), kStep = kVectors * LANES;
+    for (int64_t first = 0; first < kTile; first += kStep)
+        for (int row = 0; row < Lanes; row += kRows) {
+            // Each reading of a tile's classes asks for as many lines: one that asked for all would wait, and the others leave memory idle.
+            const int64_t ask = row > 0 || first * 4 % 64 != 0 ? 0 : next;
+            add_segment<Bits, kRows, Lanes, kVectors>(codes + first * 4, groups, pass, row, scales + first * 4, ask, est + first);
+        }
+}
+
 template <int Lanes>
 void estimate_lanes(const uint8_t* tile, const TileLayout& layout, const ScanPass* passes, int count, int64_t next, float* est) {
-    constexpr int kVectors = AT_ONCE(Lanes), kStep = kVectors * LANES;
     for (int q = 0; q < Lanes; ++q) std::memcpy(est + q * kTile, tile + layout.bases, kTile * 4);
     for (int p = 0; p < count; ++p) {
         const TileSegment& segment = layout.segment[passes[p].segment];
-        const bool again = p > 0 && passes[p - 1].segment == passes[p].segment;
+        const int64_t ask = p > 0 && passes[p - 1].segment == passes[p].segment ? 0 : next;
         const uint8_t* scales = tile + layout.scales + passes[p].segment * kTile * 4;
-        for (int64_t first = 0; first < kTile; first += kStep) {
-            const uint8_t* codes = tile + segment.at + first * 4;
-            // Each pass over a tile's classes asks for as many lines: one that asked for all would wait, and the others leave memory idle.
-            const int64_t ask = again || first * 4 % 64 != 0 ? 0 : next;
-#define HEADLONG_BITS(b) case b: add_segment<b, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, ask, est + first); break;
-            switch (segment.bits) {
-                HEADLONG_BITS(1) HEADLONG_BITS(2) HEADLONG_BITS(3) HEADLONG_BITS(4) HEADLONG_BITS(5) HEADLONG_BITS(6)
-                default: add_segment<8, Lanes, kVectors>(codes, segment.groups, passes[p], scales + first * 4, ask, est + first);
-            }
-#undef HEADLONG_BITS
+#define HEADLONG_BITS(b) case b: add_pass<b, Lanes>(tile + segment.at, segment.groups, passes[p], scales, ask, est); break;
+        switch (segment.bits) {
+            HEADLONG_BITS(1) HEADLONG_BITS(2) HEADLONG_BITS(3) HEADLONG_BITS(4) HEADLONG_BITS(5) HEADLONG_BITS(6)
+            default: add_pass<8, Lanes>(tile + segment.at, segment.groups, passes[p], scales, ask, est);
         }
+#undef HEADLONG_BITS
     }
 }
 

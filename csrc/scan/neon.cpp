@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/levels.h"
 #include "scan/tiles.h"
@@ -16,8 +17,8 @@ namespace {
 struct Sum {
     int32x4_t near, far;
 };
-template <int Bits> inline void dots(Sum& sum, Q codes, int8x16_t x) {
-    const int8x16_t own = signed_codes<Bits>(codes);
+template <int Bits> inline void dots(Sum& sum, const Q (&codes)[1], const int8x16_t (&fours)[1]) {
+    const int8x16_t own = signed_codes<Bits>(codes[0]), x = fours[0];
     sum.near = vpadalq_s16(sum.near, vmull_s8(vget_low_s8(own), vget_low_s8(x)));
     sum.far = vpadalq_s16(sum.far, vmull_high_s8(own, x));
 }

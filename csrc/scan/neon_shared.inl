@@ -22,4 +22,6 @@ template <int Bits> inline int8x16_t signed_codes(Q codes) { return vreinterpret
 inline __attribute__((always_inline)) void ahead(const uint8_t* codes, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(codes + at, 0, 2);
 }
-constexpr int AT_ONCE(int lanes) { return lanes <= 4 ? 4 : 2; }
+constexpr int JOINED(int) { return 1; }
+constexpr int ROWS(int lanes, int) { return lanes; }
+constexpr int AT_ONCE(int rows) { return rows <= 4 ? 4 : 2; }
