@@ -55,3 +55,27 @@ def made(name: str, **sizes: Any) -> Any:
             if bias is not None:
                 bias.normal_()
     return model.eval()
+
+
+WHISPER = {
+    "d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_mel_bins": 16, "max_target_positions": 64, "decoder_start_token_id": 3,
+}  # fmt: skip
+FIRST_TIMESTAMP = 2000
+
+
+def whisper() -> Any:
+    """A Whisper that reads half a minute of noise, with tokens that it may not write, and timestamps."""
+    torch.manual_seed(0)
+    ends = {"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1, "decoder_start_token_id": 3, "prev_sot_token_id": 4}
+    none = {"suppress_tokens": None, "begin_suppress_tokens": None}
+    kind = ["WhisperForConditionalGeneration"]
+    config = transformers.WhisperConfig(vocab_size=VOCAB, architectures=kind, **{**ends, **WHISPER, **none})
+    model = transformers.WhisperForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        model.proj_out.weight.mul_(SHARP)
+    model.generation_config = transformers.GenerationConfig(
+        **ends, is_multilingual=False, no_timestamps_token_id=FIRST_TIMESTAMP - 1, max_initial_timestamp_index=50,
+        suppress_tokens=list(range(100, 900)), begin_suppress_tokens=[5, 2],
+    )  # fmt: skip
+    return model

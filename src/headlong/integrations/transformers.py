@@ -164,7 +164,7 @@ def restore(model: Any) -> nn.Module | None:
 
 def _unset_generate(model: Any) -> None:
     if isinstance(vars(model).get("generate"), Generate):
-        del model.generate
+        vars(model).pop("generate")  # no del: optimum has modules that were never begun as such
 
 
 def _bias(linear: nn.Linear, seen: AfterLayer) -> Tensor | None:

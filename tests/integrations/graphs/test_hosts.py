@@ -6,7 +6,6 @@ Models of random weights are exported here, in single precision, and compressed 
 from __future__ import annotations
 
 import gc
-import importlib
 import weakref
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from headlong.integrations.transformers import accelerate, restore
 from language_models import VOCAB, made
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # exporters' own
-WITHOUT = "{} is not there: `just hosts` installs what goes together with it and runs these tests"
+WITHOUT = "`just hosts` installs what goes together with optimum's packages and runs these tests"
 PROMPTS = torch.randint(3, VOCAB, (3, 6), generator=torch.Generator().manual_seed(1))
 MASK = torch.ones_like(PROMPTS)
 MASK[0, :3] = MASK[1, 0] = 0
@@ -32,10 +31,7 @@ STORED = ["openvino fp32", "openvino int8", "openvino int4", "onnx fp32", "onnx 
 
 
 def package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        pytest.skip(WITHOUT.format(name))
+    return pytest.importorskip(name, reason=WITHOUT, exc_type=ImportError)
 
 
 @pytest.fixture(scope="session")

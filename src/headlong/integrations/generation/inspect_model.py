@@ -60,7 +60,7 @@ def run(model: Any, linear: nn.Linear, ids: Tensor, scores: Tensor | None = None
     ramp = _Ramp(linear, scores)
     put(model, linear, ramp)
     try:
-        return ramp, model(**_inputs(model, ids), use_cache=False, return_dict=True)
+        return ramp, model(**inputs_of(model, ids), use_cache=False, return_dict=True)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         said = f"the model could not be run over {ids.shape[1]} tokens alone ({type(error).__name__}: {error})"
         advice = "pass link=headlong.Affine(), or what it does to its scores, and vectors as calibration"
@@ -69,7 +69,7 @@ def run(model: Any, linear: nn.Linear, ids: Tensor, scores: Tensor | None = None
         put(model, ramp, linear)
 
 
-def _inputs(model: Any, ids: Tensor) -> dict[str, Any]:
+def inputs_of(model: Any, ids: Tensor) -> dict[str, Any]:
     """Tokens alone; where the encoder reads sound or pictures, the decoder's, beside an encoder that saw nothing."""
     if not model.config.is_encoder_decoder:
         return {"input_ids": ids}

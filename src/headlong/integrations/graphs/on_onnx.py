@@ -1,8 +1,11 @@
-"""``ORTModelForCausalLM``: its file is read again and cut, and a session over the body takes the place of the session."""
+"""``ORTModelForCausalLM`` or a decoder: its file is read again and cut, and a session over the body takes the session's place.
+
+A merged decoder is one If, whose two branches start a text and go on; both are cut.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +17,21 @@ from onnx import helper, numpy_helper
 from headlong import Layer
 from headlong.errors import DtypeError, InputError
 from headlong.integrations.graphs.cutter import Node, cut
-from headlong.integrations.graphs.hosts import GraphHost
+from headlong.integrations.graphs.hosts import Part, same_layer
 
+LOGITS = "logits"
 PROVIDERS = ["CPUExecutionProvider"]
 EXTERNAL = "session.model_external_initializers_file_folder_path"
 """Where a session that is made of bytes finds the weights that lie beside the file."""
 
 
 class _Graph:
-    def __init__(self, graph: Any, folder: Path) -> None:
+    """``graphs``: each inside the one before, whose values it sees."""
+
+    def __init__(self, graphs: Any, folder: Path) -> None:
         self.folder = str(folder)
-        self.made = {name: node for node in graph.node for name in node.output}
-        self.kept = {one.name: one for one in graph.initializer}
+        self.made = {name: node for graph in graphs for node in graph.node for name in node.output}
+        self.kept = {one.name: one for graph in graphs for one in graph.initializer}
 
     def node(self, value: str) -> Node | None:
         made = self.made.get(value)
@@ -47,40 +53,52 @@ class _Graph:
         return numbers if four is None else numbers.astype(four)
 
 
-class OnnxRuntime(GraphHost):
+class OnnxRuntime(Part):
     slot = "session"
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.path, session = Path(model.path), model.session
+    def __init__(self, owner: Any) -> None:
+        super().__init__(owner)
+        self.path, session = Path(owner.path), owner.session
         if session.get_providers() != PROVIDERS:
             providers = ", ".join(session.get_providers())
             raise DtypeError(f"the session runs by {providers}; expected CPUExecutionProvider alone, whose memory this reads")
         self.options, self.settings = session.get_session_options(), session.get_provider_options()
         self.options.add_session_config_entry(EXTERNAL, str(self.path.parent))
+        self.width = getattr(owner, "vocab_size", None)
+        """What the owner takes for the width of its answers, where they are bound to memory before."""
 
     def layer(self, link: Any) -> Layer:
         file = self._file()
         outputs = [one.name for one in file.graph.output]
-        if "logits" not in outputs:
-            raise InputError(f'the graph has outputs {", ".join(outputs)}; expected one that is named "logits"')
-        made = cut(_Graph(file.graph, self.path.parent), "logits", link)
-        self.hidden = made.hidden
-        _leave(file.graph, {*outputs, self.hidden} - {"logits"})
-        declared = file.graph.output[outputs.index("logits")].type.tensor_type
-        file.graph.node.append(helper.make_node("Cast", [self.hidden], ["logits"], to=declared.elem_type))
-        if declared.shape.dim:
-            declared.shape.dim[-1].dim_value = made.layer.dim
-        self.kind = made.kind
+        if LOGITS not in outputs:
+            raise InputError(f'the graph has outputs {", ".join(outputs)}; expected one that is named "{LOGITS}"')
+        declared = file.graph.output[outputs.index(LOGITS)].type.tensor_type
+        layers = [self._cut(graphs, name, link, declared.elem_type) for graphs, name in _ends(file.graph, LOGITS)]
+        _narrowed(file.graph, LOGITS, layers[0].dim)
+        _leave(file.graph, set(outputs))
         self.body = self._opened(file.SerializeToString())
         self.body._model_path, self.body._model_bytes = str(self.path), None  # noqa: SLF001  # what save_pretrained copies
-        self._use(self.body)
+        self._use(self.body, layers[0].dim)
+        return same_layer(layers)
+
+    def _cut(self, graphs: Any, name: str, link: Any, kind: int) -> Layer:
+        """The layer behind the value ``name`` of the innermost of ``graphs``, in which the hidden vector takes its place."""
+        made = cut(_Graph(graphs, self.path.parent), name, link)
+        _leave(graphs[-1], {one.name for one in graphs[-1].output} - {name} | {made.hidden})
+        _narrowed(graphs[-1], name, made.layer.dim)
+        graphs[-1].node.append(helper.make_node("Cast", [made.hidden], [name], to=kind))
+        self.hidden, self.kind = made.hidden, made.kind
         return made.layer
 
     def rest(self) -> Callable[[Any], Any]:
         file = self._file()
-        output = next(one for one in file.graph.output if one.name == "logits")
-        _leave(file.graph, {"logits"}, {self.hidden})
+        *_, (graphs, name) = _ends(file.graph, LOGITS)
+        for inner in graphs[1:]:
+            file.graph.node.extend(inner.node)
+            file.graph.initializer.extend(inner.initializer)
+        output = next(one for one in file.graph.output if one.name == LOGITS)
+        output.name = name
+        _leave(file.graph, {name}, {self.hidden})
         del file.graph.input[:], file.graph.output[:]
         kind = helper.np_dtype_to_tensor_dtype(self.kind)
         file.graph.node.insert(0, helper.make_node("Cast", ["vectors"], [self.hidden], to=kind))
@@ -90,16 +108,18 @@ class OnnxRuntime(GraphHost):
 
         def run(rows: Any) -> Any:
             shape = rows.shape
-            found = session.run(["logits"], {"vectors": rows.reshape(1, -1, shape[-1]).astype(np.float32)})[0]
+            found = session.run(None, {"vectors": rows.reshape(1, -1, shape[-1]).astype(np.float32)})[0]
             return found.astype(np.float32).reshape(*shape[:-1], -1)
 
         return run
 
     def whole(self) -> None:
-        self._use(self._opened(str(self.path)))
+        self._use(self._opened(str(self.path)), self.width)
 
-    def _use(self, session: Any) -> None:
-        self.model.initialize_ort_attributes(session, self.model.use_io_binding)
+    def _use(self, session: Any, width: int | None) -> None:
+        self.owner.initialize_ort_attributes(session, self.owner.use_io_binding)
+        if self.width is not None:
+            self.owner.vocab_size = width
 
     def _file(self) -> Any:
         try:
@@ -117,14 +137,31 @@ class OnnxRuntime(GraphHost):
             ) from error
 
 
+def _ends(graph: Any, value: str, outer: Any = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """The graph that makes ``value`` behind those it lies in, and its name there; of an If, that of each branch."""
+    made = next((node for node in graph.node if value in node.output), None)
+    if made is None or made.op_type != "If":
+        yield (*outer, graph), value
+        return
+    place = list(made.output).index(value)
+    for branch in made.attribute:
+        yield from _ends(branch.g, branch.g.output[place].name, (*outer, graph))
+
+
+def _narrowed(graph: Any, name: str, dim: int) -> None:
+    declared = next(one for one in graph.output if one.name == name).type.tensor_type.shape
+    if declared.dim:
+        declared.dim[-1].dim_value = dim
+
+
 def _leave(graph: Any, values: set[str], given: Any = frozenset()) -> None:
-    """The nodes that make ``values`` from what is ``given``, and the weights that they read."""
+    """The nodes that make ``values`` from what is ``given``, of two of a name the latter, and the weights that they read."""
     wanted = values - set(given)
     for place in reversed(range(len(graph.node))):
         if wanted.isdisjoint(graph.node[place].output):
             del graph.node[place]
         else:
-            wanted |= _read(graph.node[place]) - set(given)
+            wanted = wanted - set(graph.node[place].output) | _read(graph.node[place]) - set(given)
     for place in reversed(range(len(graph.initializer))):
         if graph.initializer[place].name not in wanted:
             del graph.initializer[place]

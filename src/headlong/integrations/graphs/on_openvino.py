@@ -1,4 +1,4 @@
-"""``OVModelForCausalLM``: a clone of its graph is cut, and takes the place of the request; ``model.model`` stays whole."""
+"""``OVModelForCausalLM`` or a decoder: a clone of its graph is cut, and takes the request's place; ``owner.model`` stays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openvino import opset13
 from headlong import Layer
 from headlong.errors import DtypeError, InputError
 from headlong.integrations.graphs.cutter import Node, cut, unpacked
-from headlong.integrations.graphs.hosts import GraphHost
+from headlong.integrations.graphs.hosts import Part
 
 NAMES = {"Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "Convert": "Cast"}
 """OpenVINO's operations that ONNX calls otherwise."""
@@ -50,18 +50,19 @@ class _Graph:
         return np.asarray(made.data)
 
 
-class OpenVino(GraphHost):
+class OpenVino(Part):
     slot = "request"
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        if not isinstance(model.model, openvino.Model):
+    def __init__(self, owner: Any) -> None:
+        super().__init__(owner)
+        if not isinstance(owner.model, openvino.Model):
             raise InputError("the model was loaded with compile_only=True, which keeps no graph; load it without")
-        if model._device != "CPU":  # noqa: SLF001  # it has no public name for it
-            raise DtypeError(f"the model is compiled for {model._device}; this reads from the CPU's memory: device='CPU'")  # noqa: SLF001
+        device = owner._device  # noqa: SLF001  # it has no public name for it
+        if device != "CPU":
+            raise DtypeError(f"the model is compiled for {device}; this reads from the CPU's memory: device='CPU'")
 
     def layer(self, link: Any) -> Layer:
-        model, whole = self.model, self.model.model
+        owner, whole = self.owner, self.owner.model
         self.graph = whole.clone()
         found = [output.get_node() for output in self.graph.outputs if "logits" in output.get_names()]
         if not found:
@@ -74,16 +75,16 @@ class OpenVino(GraphHost):
         self.graph.remove_result(self.result)
         self.hidden.get_tensor().add_names({"logits"})
         self.graph.add_results([opset13.result(self.hidden)])
-        before = model.request
+        before = owner.request
         try:
-            model.model, model.request = self.graph, None
-            model.compile()
-            self.body = model.request
+            owner.model, owner.request = self.graph, None
+            owner.compile()
+            self.body = owner.request
         except BaseException:
-            model.request = before
+            owner.request = before
             raise
         finally:
-            model.model = whole
+            owner.model = whole
         return layer
 
     def rest(self) -> Callable[[Any], Any]:
@@ -91,7 +92,7 @@ class OpenVino(GraphHost):
         for reader in self.hidden.get_target_inputs():  # what was compiled is a copy
             reader.replace_source_output(vectors.output(0))
         tail = openvino.Model([self.result], [vectors])
-        compiled = openvino.Core().compile_model(tail, "CPU", self.model.ov_config)
+        compiled = openvino.Core().compile_model(tail, "CPU", self.owner.ov_config)
         rank = len(self.hidden.get_partial_shape())
 
         def run(rows: Any) -> Any:
@@ -102,5 +103,5 @@ class OpenVino(GraphHost):
         return run
 
     def whole(self) -> None:
-        self.model.request = None
-        self.model.compile()
+        self.owner.request = None
+        self.owner.compile()
