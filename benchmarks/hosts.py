@@ -129,7 +129,7 @@ def main() -> int:
 
     engine, rows = head.engine, list[dict[str, Any]]()
     if asked.alike:
-        head.engine = watched = Watched(engine)
+        head.by_ids = watched = Watched(head.by_ids)
         found = {name: call(model, 1, 0, "greedy", ALIKE) for name, model in ways.items()}
         equal = {"headlong": watched.same(), "as it is": float((found["headlong"] == found["as it is"]).float().mean())}
         rows = [{"what": f"{name}, greedy", "batch": 1, "tokens": ALIKE, "equal": value} for name, value in equal.items()]

@@ -1,9 +1,10 @@
-"""Seconds of a transcript by Whisper base on a CPU: as transformers writes it, and with its output layer read here.
+"""Seconds of a transcript by Whisper base on a CPU: as transformers, OpenVINO or ONNX Runtime write it, and with its output
+layer read here.
 
     python benchmarks/fetch_models.py whisper-base && pip install --no-deps moonshine-voice==0.1.5
-    python benchmarks/transcripts.py --json results/hosts.json
+    python benchmarks/transcripts.py --json results/hosts.json    # --host openvino, onnx: the versions that `just hosts` names
 
-The model in float32, half a minute of one recording, in turns; the first turn is not counted. The encoder is in the times.
+The model in float32, or with weights in int8, half a minute of one recording, in turns; the first turn is not counted. The encoder is in the times.
 Vectors for calibration are those of two other recordings. ``equal``: tokens that both wrote, timestamps included.
 """
 
@@ -15,9 +16,11 @@ import statistics
 import sys
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 from common import whisper
+from common.models import folder
 from headlong.bench import measure
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -37,9 +40,43 @@ def alike(one: Any, other: Any) -> float:
     return sum(a == b for a, b in pairs) / max(len(one), len(other))
 
 
+CLASSES = {"openvino": ("optimum.intel", "OVModelForSpeechSeq2Seq"), "onnx": ("optimum.onnxruntime", "ORTModelForSpeechSeq2Seq")}
+
+
+def exported(host: str, kind: str, plain: Any) -> Path:
+    """The folder of a model for ``host``; made once and kept beside the fetched models."""
+    kept, source = folder() / f"whisper-base.{host}-{kind}", folder() / "whisper-base.transformers"
+    if not kept.is_dir():
+        plain.save_pretrained(source)
+        options: dict[str, Any] = {"load_in_8bit": kind == "int8"} if host == "openvino" else {}
+        opened_by(host, source, export=True, **options).save_pretrained(kept)
+        if host == "onnx" and kind == "int8":
+            from onnxruntime.quantization import quantize_dynamic
+
+            for file in kept.glob("*.onnx"):
+                quantize_dynamic(file, file, per_channel=True)
+    return kept
+
+
+def opened_by(host: str, path: Path, threads: int = 2, **options: Any) -> Any:
+    import importlib
+
+    package, name = CLASSES[host]
+    if host == "openvino":
+        options["ov_config"] = {"INFERENCE_NUM_THREADS": str(threads)}
+    else:
+        import onnxruntime
+
+        options["session_options"] = onnxruntime.SessionOptions()
+        options["session_options"].intra_op_num_threads = threads
+    return getattr(importlib.import_module(package), name).from_pretrained(path, **options)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--recording", default="two_cities")
+    parser.add_argument("--host", choices=["transformers", *CLASSES], default="transformers")
+    parser.add_argument("--kind", choices=["fp32", "int8"], default="fp32")
     parser.add_argument("--call", choices=list(CALLS), action="append", help="one of these alone")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
@@ -62,13 +99,17 @@ def main() -> int:
         return read(sound, sampling_rate=whisper.RATE, return_tensors="pt", return_attention_mask=True)
 
     inputs = features(asked.recording)
-    models = {"as it is": whisper.opened()}
-    models["headlong"] = copy.deepcopy(models["as it is"])
+    plain = whisper.opened()
     vectors: list[Any] = []
-    keeping = models["as it is"].proj_out.register_forward_pre_hook(lambda _, given: vectors.append(given[0][:, -1]))
+    keeping = plain.proj_out.register_forward_pre_hook(lambda _, given: vectors.append(given[0][:, -1]))
     for name in OTHERS:
-        models["as it is"].generate(**features(name), **SHARED)
+        plain.generate(**features(name), **SHARED)
     keeping.remove()
+    if asked.host == "transformers":
+        models = {"as it is": plain, "headlong": copy.deepcopy(plain)}
+    else:
+        path = exported(asked.host, asked.kind, plain)
+        models = {name: opened_by(asked.host, path, asked.threads) for name in ("as it is", "headlong")}
     head = accelerate(models["headlong"], calibration=torch.cat(vectors))
     rows = []
     for name in asked.call or CALLS:
@@ -90,11 +131,13 @@ def main() -> int:
             sys.stdout.write(f"{rows[-1]}\n")
     sys.stdout.write(f"{head.paths}\n")
     if asked.json:
-        layer = {"about": f"Whisper base, {LONGEST} s of speech", "vocab": head.out_features, "dim": head.in_features}
+        by = "" if asked.host == "transformers" else f", {asked.host}, {asked.kind}"
+        layer = {"about": f"Whisper base{by}, {LONGEST} s of speech", "vocab": head.out_features, "dim": head.in_features}
         record = {"environment": measure.environment(asked.threads), "layer": layer, "rows": rows}
         chosen = "".join(f" --call {name!r}" for name in asked.call or ())
-        command = f"python benchmarks/transcripts.py --rounds {asked.rounds}{chosen}"
-        measure.keep(asked.json, "transcripts", record, f"whisper-base{chosen}", command)
+        more = f" --host {asked.host} --kind {asked.kind}" if by else ""
+        command = f"python benchmarks/transcripts.py{more} --rounds {asked.rounds}{chosen}"
+        measure.keep(asked.json, "transcripts", record, f"whisper-base{by}", command)
     return 0
 
 

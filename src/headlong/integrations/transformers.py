@@ -67,7 +67,9 @@ def accelerate(
 
     ``text, tokenizer``  strings like those to be generated; the model turns them into calibration vectors
     ``calibration``  the vectors ``[n, dim]`` themselves, or token ids ``[batch, length]``
-    ``eps, delta``   as :func:`headlong.compile`; so are ``options`` (``method=``, ``threads=``, ...). Without vectors or text
+    ``eps, delta``   as :func:`headlong.compile`; so are ``options`` (``method=``, ``threads=``, ...), for ``head.engine``, which
+                     promises log-probabilities; greedy steps, draws and top-k ask ``head.by_ids``, a plan that reads less and
+                     has codes of its own, unless ``segments`` or ``log_probs=False`` are named. Without vectors or text
                      the engine adapts to what it is asked (``adapt=True``), unless a ``seed`` or another method is named
     ``link``         what the model does to the scores afterwards; None: found by running the model
     ``generate``     set ``model.generate`` to decode from candidates, so that pipelines, servers and trainers do, too; False:
@@ -88,13 +90,17 @@ def accelerate(
         hidden = calibration_of(host, calibration) if text is None else vectors_of_text(host, text, tokenizer)
         options.setdefault("threads", torch.get_num_threads())
         method = options.get("method", "auto")
-        if hidden is None and "seed" not in options and isinstance(method, str) and method in ADAPTED:
+        planned = isinstance(method, str) and method in ADAPTED
+        if hidden is None and "seed" not in options and planned:
             options.setdefault("adapt", True)
         hidden, rows = held_back(hidden)
         engine = headlong.compile(layer, eps=eps, delta=delta, calibration=hidden, **options)
-        gain = _gain(host, engine, rows)
+        by_ids = engine
+        if planned and engine.plan.looks and "segments" not in options and options.get("log_probs", True):
+            by_ids = headlong.compile(layer, delta=delta, calibration=hidden, **{**options, "log_probs": False})
+        gain = _gain(host, by_ids, rows)
         head = host.put(engine)
-    head.gain = gain
+    head.by_ids, head.gain = by_ids, gain
     ACCELERATED[model] = head
     if generate:
         model.generate = Generate(model)

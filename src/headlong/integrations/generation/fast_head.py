@@ -4,6 +4,7 @@
 
     head(hidden) = hidden @ weight.T + bias     to every call of the model: losses, training, beams, torch.compile
     head.engine                                 what generate asks instead, while the module only keeps ``hidden``
+    head.by_ids                                 for ids alone, which take fewer bytes than normalisers
 
 A dense answer is never made up from candidates here: whoever calls the model sees the scores it always had.
 """
@@ -58,12 +59,13 @@ class Reading:
     """
 
     engine: Any
+    by_ids: Any
     in_features: int
     out_features: int
     gain: Gain | None
 
     def begin(self, engine: Any) -> None:
-        self.engine, self.gain = engine, None
+        self.engine, self.by_ids, self.gain = engine, engine, None
         self.paths: Counter[str] = Counter()
         self._said: set[str] = set()
         self._taken = threading.local()

@@ -45,7 +45,9 @@ class Picks(NamedTuple):
     def of(self, hidden: Tensor, input_ids: Tensor) -> Tensor:
         """The next class of each row ``[batch]``, counted in ``head.paths``; its noise belongs to its place in the text."""
         row0 = (input_ids.shape[1] - self.first) * len(hidden)
-        ids, path = _picked(self.head.engine, hidden, self.recipe, input_ids, self.seed, row0)
+        massless = self.seed is None or (self.recipe.surprisals is None and not self.recipe.by_mass)
+        engine = self.head.by_ids if massless else self.head.engine
+        ids, path = _picked(engine, hidden, self.recipe, input_ids, self.seed, row0)
         if (ids < 0).any():
             self.head.changed()
             raise InputError("the weights were written to while tokens were generated; restore and accelerate again")

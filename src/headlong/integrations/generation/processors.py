@@ -94,6 +94,11 @@ class ProcessorRecipe(NamedTuple):
     renormalised: bool
     surprisals: Surprisals | None = None
 
+    @property
+    def by_mass(self) -> bool:
+        """Whether filters ask for the mass of all classes; after top-k it is that of few."""
+        return "top_p" in self.filters and "top_k" not in self.filters
+
 
 def recipe(processors: Sequence[Any], vocab: int) -> ProcessorRecipe | str:
     """How to answer ``processors`` from candidates, or the name of the first one that needs every score."""
