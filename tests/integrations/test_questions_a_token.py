@@ -117,3 +117,43 @@ def test_llama_cpps_chains_ask_once_a_token_where_one_question_can_tell(engine: 
         (token,) = pick([row], rng.standard_normal((1, DIM)).astype(np.float32))
         row.take(token)
     assert TOKENS <= sum(counting.asked.values()) <= most * TOKENS, counting.asked
+
+
+ASKED: dict[str, tuple[dict[str, Any], str]] = {
+    "greedy": ({"do_sample": False}, "by_ids"),
+    "draws of all": ({"do_sample": True, "top_k": 0}, "by_ids"),
+    "top_k, top_p": ({"do_sample": True, "top_k": 7, "top_p": 0.8}, "by_ids"),
+    "min_p": ({"do_sample": True, "top_k": 0, "min_p": 0.1}, "by_ids"),
+    "a penalty": ({"do_sample": False, "repetition_penalty": 1.5}, "by_ids"),
+    "top_p": ({"do_sample": True, "top_k": 0, "top_p": 0.8}, "engine"),
+    "typical": ({"do_sample": True, "top_k": 0, "typical_p": 0.8}, "engine"),
+    "beams": ({"do_sample": False, "num_beams": 3}, "by_rows"),
+}
+"""Options of ``generate``, and which of a head's engines a step asks."""
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_the_plan_for_normalisers_is_asked_for_nuclei_of_all_classes_alone(name: str) -> None:
+    from headlong.integrations.transformers import accelerate
+    from language_models import made
+
+    options, expected = ASKED[name]
+    model = made("gpt2")
+    vectors = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    head: Any = accelerate(model, calibration=vectors, method="codes")
+    assert not head.by_ids.promise.eps < np.inf and head.engine.promise.eps < np.inf
+    counting = {which: Counting(getattr(head, which)) for which in ("engine", "by_ids", "by_rows")}
+    for which, one in counting.items():
+        setattr(head, which, one)
+    model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, min_new_tokens=4, pad_token_id=0, **options)
+    assert {which for which, one in counting.items() if one.asked} == {expected}
+    assert expected == "engine" or sum(counting[expected].asked.values()) == (8 if name == "a penalty" else 4)
+
+
+def test_one_engine_is_enough_where_its_bits_or_ids_alone_were_asked_for() -> None:
+    from headlong.integrations.transformers import accelerate
+    from language_models import made
+
+    for options in ({"log_probs": False}, {"segments": ((0, 32, 8),)}, {"method": "full"}):
+        head = accelerate(made("gpt2"), **{"method": "codes", **options})
+        assert head.by_ids is head.engine

@@ -4,7 +4,7 @@
 
     log p = f(z) - lse                the ``keep`` best of each row can be among the ``keep`` best of all; no other can
 
-The normaliser is proved to :data:`EPS`, as close as float32 scores are to themselves.
+The normaliser is proved to :data:`EPS`, as close as sums of float32 are sure to be, from all rows, which show the best, too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from transformers import LogitsProcessor
 from headlong.dtypes import Ids
 from headlong.integrations.generation.fast_head import Reading, Taking
 from headlong.integrations.generation.picking import exponents, limits_of, outweighing
-from headlong.integrations.generation.processors import ProcessorRecipe, edited
+from headlong.integrations.generation.processors import ProcessorRecipe, edited, joined
 
-EPS = 1e-6
+EPS, SPARE = 1e-4, 16
+"""What the normaliser may be off; best classes beside those that are kept, for some are forbidden."""
 
 
 class BeamScores(LogitsProcessor):  # type: ignore[misc]
@@ -32,18 +33,22 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
         self.head, self.taken, self.recipe, self.keep = head, taken, recipe, keep
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        engine, vocab = self.head.engine, self.head.out_features
+        engine, by_ids, vocab = self.head.by_rows, self.head.by_ids, self.head.out_features
         hidden = self.taken.hidden[:, -1].detach()
-        found = engine.lse(hidden, eps=EPS)
+        top = found = engine.topk(hidden, k=min(self.keep + SPARE, vocab), eps=EPS)
         lse = np.asarray(found.lse)
 
         def log_probs(ids: list[Ids]) -> list[Any]:
-            return [exponents(engine, hidden[row : row + 1], part) - lse[row] for row, part in enumerate(ids)]
+            return [exponents(by_ids, hidden[row : row + 1], part) - lse[row] for row, part in enumerate(ids)]
 
-        edits = edited(self.recipe.edits, input_ids, vocab, log_probs, outweighing(engine, hidden))
+        edits = edited(self.recipe.edits, input_ids, vocab, log_probs, outweighing(by_ids, hidden))
         out = scores.new_full((len(hidden), vocab), -math.inf)
-        gone = [np.union1d(banned, ids) for banned, ids in zip(edits.banned, edits.ids, strict=True)]
-        top = self.head.by_ids.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))
+        gone = [joined(vocab, banned, ids) for banned, ids in zip(edits.banned, edits.ids, strict=True)]
+        left = ~np.stack([np.isin(ids, none) for ids, none in zip(np.asarray(found.ids), gone, strict=True)])
+        if any(left.sum(1) < min(self.keep, vocab)):
+            top = by_ids.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))
+        else:
+            top.ids[torch.from_numpy(~left)] = -1
         kept = torch.as_tensor(engine.layer.link(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
         rows, places = torch.nonzero(top.ids >= 0, as_tuple=True)  # fewer than asked for may be left
         out[rows, top.ids[rows, places]] = kept[rows, places]

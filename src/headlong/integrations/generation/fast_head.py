@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import headlong
+from headlong.cached_attribute import once
 from headlong.errors import InputError
 from headlong.integrations.generation.fingerprint import Fingerprint
 
@@ -69,6 +71,11 @@ class Reading:
         self.paths: Counter[str] = Counter()
         self._said: set[str] = set()
         self._taken = threading.local()
+
+    @once
+    def by_rows(self) -> Any:
+        """All rows, for normalisers as close as beams ask for them."""
+        return headlong.compile(self.engine.layer, "full", threads=self.engine.threads)
 
     def keeps(self, hidden: Tensor) -> int:
         """How many scores the answer to ``hidden`` is to have, where it is kept instead of multiplied; 0 elsewhere."""

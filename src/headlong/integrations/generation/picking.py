@@ -25,7 +25,7 @@ from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.sampling_filters import FIRST_CANDIDATES, Ranked, kept
 from headlong.errors import InputError
 from headlong.integrations.generation.fast_head import Reading, Taking
-from headlong.integrations.generation.processors import Edits, Outweighs, ProcessorRecipe, edited
+from headlong.integrations.generation.processors import Edits, Outweighs, ProcessorRecipe, edited, joined, others
 from headlong.integrations.generation.surprisal_filters import kept_by_surprisal
 from headlong.question import Sieve
 
@@ -89,8 +89,7 @@ def limits_of(banned: list[Ids], vocab: int) -> dict[str, Any]:
         return {}
     if max(map(len, banned)) <= vocab // 2:
         return {"exclude": banned}
-    everything = np.arange(vocab)
-    return {"allowed": [np.setdiff1d(everything, row, assume_unique=True) for row in banned]}
+    return {"allowed": [others(vocab, row) for row in banned]}
 
 
 def exponents(engine: Any, hidden: Tensor, ids: Ids) -> Doubles:
@@ -111,7 +110,7 @@ def outweighing(engine: Any, hidden: Tensor) -> Outweighs:
 
     def outweighs(row: int, banned: Ids, first: int) -> bool:
         one, low, vocab = hidden[row : row + 1], int(np.searchsorted(banned, first)), engine.layer.vocab
-        above = np.setdiff1d(np.arange(first, vocab), banned[low:], assume_unique=True)
+        above = others(vocab, banned, first)
         if low == first or not len(above):
             return low == first and len(above) > 0
         top = engine.topk(one, k=AHEAD, eps=math.inf, **limits_of([banned], vocab))
@@ -134,7 +133,7 @@ class Row:
     def __init__(self, engine: Any, hidden: Tensor, edits: Edits, row: int, recipe: ProcessorRecipe) -> None:
         self.engine, self.hidden, self.surprisals, filters = engine, hidden, recipe.surprisals, recipe.filters
         self.ids, self.scores = edits.ids[row], edits.scores[row]
-        out = np.union1d(edits.banned[row], self.ids)
+        out = joined(engine.layer.vocab, edits.banned[row], self.ids)
         self.others = engine.layer.vocab - len(out)
         self.limits = limits_of([out], engine.layer.vocab)
         self.sieve = Sieve(

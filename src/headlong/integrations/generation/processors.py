@@ -165,10 +165,25 @@ def _by_timestamps(rule: Any, input_ids: Tensor, banned: list[Ids], vocab: int, 
     first = rule.timestamp_begin
     blank = torch.zeros(len(banned), vocab, dtype=torch.float64)
     blank[:, first:] = LOW
-    gone = [np.union1d(old, new) for old, new in zip(banned, _read(rule(input_ids, blank)).banned, strict=True)]
+    gone = [joined(vocab, old, new) for old, new in zip(banned, _read(rule(input_ids, blank)).banned, strict=True)]
     asked = rule._detect_timestamp_from_logprob  # noqa: SLF001  # its only switch
     text = np.arange(first)
-    return [np.union1d(out, text) if asked and outweighs(row, out, first) else out for row, out in enumerate(gone)]
+    return [joined(vocab, out, text) if asked and outweighs(row, out, first) else out for row, out in enumerate(gone)]
+
+
+def joined(vocab: int, *parts: Ids) -> Ids:
+    """The ids that are in any of the ``parts``, in their order; half a vocabulary is marked sooner than it is sorted."""
+    found = np.zeros(vocab, bool)
+    for part in parts:
+        found[part] = True
+    return np.flatnonzero(found)
+
+
+def others(vocab: int, ids: Ids, first: int = 0) -> Ids:
+    """The ids from ``first`` on that are not in ``ids``."""
+    found = np.ones(vocab, bool)
+    found[:first] = found[ids] = False
+    return np.flatnonzero(found)
 
 
 _NONE: Ids = np.empty(0, np.int64)
