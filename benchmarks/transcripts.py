@@ -4,8 +4,8 @@ layer read here.
     python benchmarks/fetch_models.py whisper-base && pip install --no-deps moonshine-voice==0.1.5
     python benchmarks/transcripts.py --json results/hosts.json    # --host openvino, onnx: the versions that `just hosts` names
 
-The model in float32, or with weights in int8, half a minute of one recording, in turns; the first turn is not counted. The encoder is in the times.
-Vectors for calibration are those of two other recordings. ``equal``: tokens that both wrote, timestamps included.
+The model in float32, or with weights in int8, half a minute of one recording, in turns; the first turn is not counted. The
+encoder is in the times. Vectors for calibration are those of two other recordings. ``equal``: tokens that both wrote, timestamps included.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def alike(one: Any, other: Any) -> float:
     return sum(a == b for a, b in pairs) / max(len(one), len(other))
 
 
-CLASSES = {"openvino": ("optimum.intel", "OVModelForSpeechSeq2Seq"), "onnx": ("optimum.onnxruntime", "ORTModelForSpeechSeq2Seq")}
+CLASSES = {
+    "openvino": ("optimum.intel", "OVModelForSpeechSeq2Seq"), "onnx": ("optimum.onnxruntime", "ORTModelForSpeechSeq2Seq"),
+}  # fmt: skip
 
 
 def exported(host: str, kind: str, plain: Any) -> Path:

@@ -67,9 +67,9 @@ def accelerate(
 
     ``text, tokenizer``  strings like those to be generated; the model turns them into calibration vectors
     ``calibration``  the vectors ``[n, dim]`` themselves, or token ids ``[batch, length]``
-    ``eps, delta``   as :func:`headlong.compile`; so are ``options`` (``method=``, ``threads=``, ...), for ``head.engine``, which
-                     promises log-probabilities; greedy steps, draws and top-k ask ``head.by_ids``, a plan that reads less and
-                     has codes of its own, unless ``segments`` or ``log_probs=False`` are named. Without vectors or text
+    ``eps, delta``   as :func:`headlong.compile`; so are ``options`` (``method=``, ``threads=``, ...), for ``head.engine``,
+                     which promises log-probabilities; greedy steps, draws and top-k ask ``head.by_ids``, a plan that reads
+                     less and has codes of its own, unless ``segments`` or ``log_probs=False`` are named. Without vectors or text
                      the engine adapts to what it is asked (``adapt=True``), unless a ``seed`` or another method is named
     ``link``         what the model does to the scores afterwards; None: found by running the model
     ``generate``     set ``model.generate`` to decode from candidates, so that pipelines, servers and trainers do, too; False:

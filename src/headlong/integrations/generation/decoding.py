@@ -274,14 +274,14 @@ def _drafting(assistant: Any, seed: int | None, first: int) -> Any:
 
 
 class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no types that are read here
-    """Stands where the processors stood: picks from candidates, and marks the pick in a blank vector."""
+    """Stands where the processors stood: picks from candidates, and marks the pick in a blank vector, no longer than it takes."""
 
     def __init__(self, picks: Picks) -> None:
         self.picks = picks
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         ids = self.picks.of(self.picks.taken.hidden[:, -1].detach(), input_ids)
-        return scores.new_zeros(len(ids), self.picks.head.out_features).scatter_(1, ids[:, None], 1.0)
+        return scores.new_zeros(len(ids), int(ids.max()) + 1).scatter_(1, ids[:, None], 1.0)
 
 
 @contextmanager
