@@ -54,7 +54,8 @@ class Settings:
     """What was asked of everyone, how the clock was read, and what speed is over (empty: the fastest dense product).
 
     ``eps`` and ``delta`` of our engines are those of ``compile`` where they are None. Of the ``queries`` as many as
-    ``answered``, and one batch at least, are compared with float64.
+    ``answered``, and one batch at least, are compared with float64. ``near``: from ``LARGE`` queries a call on, nobody is timed
+    whose call took more than so many times the fastest's, of two calls each; 0: everybody is.
     """
 
     k: int = 10
@@ -69,6 +70,7 @@ class Settings:
     seconds: float = 20.0
     seed: int = 0
     baseline: str = ""
+    near: float = 0.0
     ways: tuple[str, ...] = WAYS
 
     def __post_init__(self) -> None:
@@ -215,11 +217,19 @@ def _rows(
     for done, one in enumerate(able):
         rows[one.name] = {"batch": batch, "k": k, "contestant": one.name, **compared(one, layer, queries[:count], batch, truth)}
         progress(done + 1, len(able))
+    if settings.near and batch >= LARGE:
+        able = _near(able, queries[:batch], settings.near)
     for way in settings.ways:
         other, progress = work if way == "cold" else None, stage(f"time {way}, batch {batch}")
         for name, found in timed(able, queries, batch, settings, other, progress).items():
             rows[name][way] = found
     yield from rows.values()
+
+
+def _near(able: Sequence[Contestant], block: Any, times: float) -> list[Contestant]:
+    """Those whose call took at most so many times the fastest's."""
+    taken = {one.name: min(measure.wall(one.call, one.prepare(block)) for _ in range(2)) for one in able}
+    return [one for one in able if taken[one.name] <= times * min(taken.values())]
 
 
 def compared(one: Contestant, layer: Layer, queries: Any, batch: int, truth: Truth) -> Row:
