@@ -86,11 +86,12 @@ def main() -> int:
             return measure.silent
 
         told = {**vars(asked), "only": asked.only and f"'{asked.only}'", "way": asked.way and " --way ".join(asked.way)}
+        told["engines"] = f"'{asked.engines}'" if asked.engines != ";".join(OURS) else ""
         record = rows.run(one.layer, one.valid, list(filter(None, names)), settings, stage, one.train)
     record["layer"], record["busy"] = record["layer"] | one.facts(), told["busy"]
     sys.stdout.write(f"{shown(record)}\n")
     if asked.json:
-        words = (f"--{key} {told[key]}" for key in ("layer", "batch", "seconds", "only", "way", "busy") if told[key])
+        words = (f"--{key} {told[key]}" for key in ("layer", "batch", "seconds", "engines", "only", "way", "busy") if told[key])
         command = " ".join(["python benchmarks/dense_products.py", *words]) + " --indexes" * asked.indexes
         table = "busy" if told["busy"] else "indexes" if asked.indexes else "dense products"
         measure.keep(asked.json, table, *joined(asked.json, table, record, one.name, command))
