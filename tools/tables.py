@@ -228,11 +228,10 @@ def busy() -> str:
     found = runs("beside", "busy").get(LANGUAGE_MODEL)
     if found is None:
         return missing(f"dense_products.py --layer {LANGUAGE_MODEL} --batch 1 --busy 12")
-    cells = {row["contestant"]: row["cold"] for row in found["rows"]}
-    each = {name: f"{micros(cell['us'])} (a tenth of them {micros(cell['q90'])} or more)" for name, cell in cells.items()}
-    ours, (first, *others) = each.pop(IDS), [f"{took} by {name}" for name, took in each.items() if "headlong" not in name]
-    told = f"{each[OURS]} with log-probabilities and {ours} without, {', '.join([first, *others])}"
-    said = f"Beside {found['busy']} processes that only count, a query of this layer takes {told}"
+    each = {row["contestant"]: micros(row["cold"]["us"]) for row in found["rows"] if "cold" in row}
+    others = ", ".join(f"{took} by {name}" for name, took in each.items() if "headlong" not in name)
+    ours = f"{each[OURS]} with log-probabilities and {each[IDS]} for ids alone"
+    said = f"Beside {found['busy']} programs that never rest, the median call for one query takes {ours}; {others}"
     return f"{said}. {machine({**found['environment'], 'others': None})}"
 
 

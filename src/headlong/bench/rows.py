@@ -41,8 +41,8 @@ ENGINES = (
 )  # fmt: skip
 TIE, ROUNDING = 1e-9, 1e-9
 """In nats: log-probabilities as near count as equal, and what the truth itself may be off by."""
-LARGE = 64
-"""From so many queries a call on, a turn is one call."""
+LARGE, LONG = 64, 0.25
+"""From so many queries a call on, a turn is one call; seconds of a long call."""
 DRAFTED, DRAFTS = 16, 16
 """Batches of this size are those of a drafter of tokens, which asks for so many classes."""
 WAYS = ("cold", "loop")
@@ -54,8 +54,9 @@ class Settings:
     """What was asked of everyone, how the clock was read, and what speed is over (empty: the fastest dense product).
 
     ``eps`` and ``delta`` of our engines are those of ``compile`` where they are None. Of the ``queries`` as many as
-    ``answered``, and one batch at least, are compared with float64. ``near``: from ``LARGE`` queries a call on, nobody is timed
-    whose call took more than so many times the fastest's, of two calls each; 0: everybody is.
+    ``answered``, and one batch at least, are compared with float64. ``near``: of batches, nobody is timed whose call
+    took more than so many times the fastest's, of two calls each, and calls of ``LONG`` seconds are timed cold alone: they read
+    more than the caches hold themselves; 0: everybody is, in all ways.
     """
 
     k: int = 10
@@ -217,19 +218,22 @@ def _rows(
     for done, one in enumerate(able):
         rows[one.name] = {"batch": batch, "k": k, "contestant": one.name, **compared(one, layer, queries[:count], batch, truth)}
         progress(done + 1, len(able))
-    if settings.near and batch >= LARGE:
-        able = _near(able, queries[:batch], settings.near)
-    for way in settings.ways:
+    ways = settings.ways
+    if settings.near and batch > 1:
+        able, fastest = _near(able, queries[:batch], settings.near)
+        ways = ("cold",) if fastest > LONG else ways
+    for way in ways:
         other, progress = work if way == "cold" else None, stage(f"time {way}, batch {batch}")
         for name, found in timed(able, queries, batch, settings, other, progress).items():
             rows[name][way] = found
     yield from rows.values()
 
 
-def _near(able: Sequence[Contestant], block: Any, times: float) -> list[Contestant]:
-    """Those whose call took at most so many times the fastest's."""
+def _near(able: Sequence[Contestant], block: Any, times: float) -> tuple[list[Contestant], float]:
+    """Those whose call took at most so many times the fastest's, and the fastest's seconds."""
     taken = {one.name: min(measure.wall(one.call, one.prepare(block)) for _ in range(2)) for one in able}
-    return [one for one in able if taken[one.name] <= times * min(taken.values())]
+    fastest = min(taken.values())
+    return [one for one in able if taken[one.name] <= times * fastest], fastest
 
 
 def compared(one: Contestant, layer: Layer, queries: Any, batch: int, truth: Truth) -> Row:
