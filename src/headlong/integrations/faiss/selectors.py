@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headlong.arrays import as_numpy
 from headlong.dtypes import Ids
 from headlong.errors import DtypeError, named
-from headlong.integrations.faiss_absent import count
+from headlong.integrations.faiss.verbs import count
 from headlong.number_checks import flag
 
 Mask = NDArray[np.bool_]
@@ -92,29 +92,32 @@ class IDSelectorNot(IDSelector):
 
 
 class _Both(IDSelector):
+    join: ClassVar[np.ufunc]
+
     def __init__(self, lhs: Any, rhs: Any) -> None:
         self.lhs, self.rhs = lhs, rhs
+
+    def member(self, ids: Ids) -> Mask:
+        found: Mask = self.join(members(self.lhs, ids), members(self.rhs, ids))
+        return found
 
 
 class IDSelectorAnd(_Both):
     """In both."""
 
-    def member(self, ids: Ids) -> Mask:
-        return members(self.lhs, ids) & members(self.rhs, ids)
+    join = np.logical_and
 
 
 class IDSelectorOr(_Both):
     """In one of two."""
 
-    def member(self, ids: Ids) -> Mask:
-        return members(self.lhs, ids) | members(self.rhs, ids)
+    join = np.logical_or
 
 
 class IDSelectorXOr(_Both):
     """In one of two and not in the other."""
 
-    def member(self, ids: Ids) -> Mask:
-        return members(self.lhs, ids) ^ members(self.rhs, ids)
+    join = np.logical_xor
 
 
 class SearchParameters:

@@ -18,10 +18,9 @@ import numpy as np
 from headlong.arrays import as_numpy
 from headlong.dtypes import Floats, Ids
 from headlong.errors import DtypeError, IdError, InputError, MalformedFileError, ShapeError, named
-from headlong.integrations.faiss_absent import as_faiss, count
-from headlong.integrations.faiss_index import IndexFlat
-from headlong.integrations.faiss_selectors import IDSelectorBatch, SearchParameters, id_list, is_selector, members, selector_of
-from headlong.integrations.faiss_stored import Verbs, gathered, run_of
+from headlong.integrations.faiss.index import IndexFlat
+from headlong.integrations.faiss.selectors import IDSelectorBatch, SearchParameters, id_list, is_selector, members, selector_of
+from headlong.integrations.faiss.verbs import Verbs, as_faiss, count, gathered, run_of
 
 
 class IndexIDMap(Verbs):
