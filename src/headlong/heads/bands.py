@@ -86,7 +86,8 @@ class BandsHead(Head):
             group = torch.where(band == number, 0, -1)
             starts = torch.tensor([0, len(weight)])
             added = bias if self.has_bias else None
-            total = total + grouped_log_prob(hidden, group, within, weight, added, starts, projection)
+            x = functional.linear(hidden.to(projection.dtype), projection)
+            total = total + grouped_log_prob(x, group, within, weight, added, starts)
         return HeadOutput(-total.mean(), total)
 
     def _head(self, hidden: Tensor) -> Tensor:
