@@ -63,9 +63,8 @@ def distill(
             parts = [_taught(engine, hidden[at : min(at + BLOCK, stop)], k) for at in range(start, stop, BLOCK)]
             columns = (np.concatenate(column) for column in zip(*parts, strict=True))
             write_file(path, dict(zip(Teacher._fields, columns, strict=True)), about)
-        elif (found := open_file(path).metadata) != found | about:
-            other = ", ".join(f"{name} {found.get(name)}, not {new}" for name, new in about.items() if found.get(name) != new)
-            raise StoreError(f"{path} is of another call ({other}); give another folder, or remove it")
+        else:
+            open_file(path).check_call(about)
         made.append(path)
         if progress is not None:
             progress(stop, len(hidden))

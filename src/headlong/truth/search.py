@@ -254,8 +254,5 @@ def _kept(state: Path | None, about: dict[str, str], start: int) -> tuple[Best |
     file = open_file(state, mapped=False)
     if file.metadata.get("format") != FORMAT:
         raise StoreError(f"{state} is in the way; name another file to write, or move it away")
-    other = [name for name, value in about.items() if file.metadata.get(name) != value]
-    if other:
-        said = f"{state} is of another call, with other {' and '.join(other)}"
-        raise StoreError(f"{said}; remove it, or name another file to write")
+    file.check_call(about)
     return Best(file.read("ids"), file.read("scores")), int(file.metadata["done"])

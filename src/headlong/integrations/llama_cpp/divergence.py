@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.dtypes import Doubles
-from headlong.errors import InputError, OptionError, StoreError
+from headlong.errors import InputError, OptionError
 from headlong.integrations.llama_cpp.body import Singles
 from headlong.integrations.llama_cpp.model import Model
 from headlong.links import Link
@@ -144,8 +144,7 @@ def _shard(base: Model, other: Model, windows: Sequence[Sequence[int]], folder: 
 
 def _read(path: Path, about: dict[str, str]) -> dict[str, Any]:
     file = open_file(path)
-    if file.metadata != file.metadata | about:
-        raise StoreError(f"{path} is of another base, text or context; give another folder, or remove it")
+    file.check_call(about)
     return {name: np.asarray(file.read(name)) for name in file.tensors}
 
 
