@@ -8,7 +8,8 @@ reads; ``build`` seconds and ``memory`` bytes beyond the layer, where it can tel
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +49,35 @@ def rival(name: str, *packages: str) -> Callable[[Build], Build]:
 
     def register(build: Build) -> Build:
         RIVALS[name] = Rival(name, packages, build)
+        return build
+
+    return register
+
+
+class Search(NamedTuple):
+    """``ids [n, k]`` of hidden vectors with a 1 behind them and zeros up to a ``multiple``, as :func:`with_bias` has the rows;
+    what it ``reads``, and what else the record says of it."""
+
+    ids: Callable[[Floats], Any]
+    reads: str
+    multiple: int = 1
+    about: Mapping[str, Any] = {}
+
+
+def searching(name: str, *packages: str) -> Callable[[Callable[[Layer, int, int], Search]], Any]:
+    """Registers what finds ids alone under ``name``."""
+
+    def register(build: Callable[[Layer, int, int], Search]) -> Any:
+        def made(layer: Layer, k: int, threads: int) -> Contestant:
+            found = build(layer, k, threads)
+
+            def call(hidden: Floats) -> Found:
+                return Found(np.asarray(found.ids(hidden), np.int64).reshape(len(hidden), k), None)
+
+            about = {"reads": found.reads, **found.about}
+            return Contestant(name, call, partial(with_one, multiple=found.multiple), about=about)
+
+        rival(name, *packages)(made)
         return build
 
     return register
