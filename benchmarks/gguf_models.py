@@ -72,7 +72,7 @@ def main() -> None:
     claim_threads(asked.threads)
     if asked.what == "real":
         name, out = asked.arguments
-        write_run(Path(out), gguf.run(model_file(name), rounds=asked.rounds, threads=asked.threads, cache=asked.folder))
+        write_run(Path(out), gguf.run(model_file(name), gguf.Turns(rounds=asked.rounds), asked.threads, asked.folder))
     else:
         model, text, out = map(Path, asked.arguments)
         perplexity(model, text, out, asked.threads)

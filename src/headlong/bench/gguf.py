@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -114,18 +114,25 @@ class Stock:
         self._api.llama_model_free(self._model)
 
 
+class Turns(NamedTuple):
+    """What is timed: ``rounds`` turns of so many ``tokens``, for each number of ``sequences`` and each sampler."""
+
+    sequences: Sequence[int] = (1, 4)
+    tokens: int = 32
+    rounds: int = 5
+    samplers: Sequence[str] = tuple(SAMPLERS)
+
+
 def run(
     path: str | os.PathLike[str],
-    sequences: Sequence[int] = (1, 4),
-    count: int = 32,
-    rounds: int = 5,
+    asked: Turns,
     threads: int = 1,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress = silent,
-    samplers: Sequence[str] = tuple(SAMPLERS),
     **promise: Any,
 ) -> dict[str, Any]:
     """The record: times of every turn, bytes by part, and how many of the tokens of the first greedy turn are the same."""
+    sequences, count, rounds, samplers = asked
     made, runs, engine, memory, busiest = environment(threads, load=load_average()), [], "", {}, 0.0
     done, turns = 0, len(sequences) * len(samplers) * rounds
     for number in sequences:

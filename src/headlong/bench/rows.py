@@ -186,7 +186,8 @@ def run(
         everyone = field(layer, names, settings, calibration, stage("compile"))
         everyone.at(settings.classes(settings.batches[0]))  # whoever needs torch has loaded it before other work is made
         work = cold.OtherLayers(cold.megabytes())
-        rows = [row for batch in settings.batches for row in _rows(everyone, layer, queries, batch, settings, work, stage)]
+        race = _Race(everyone, layer, queries, settings, work, stage)
+        rows = [row for batch in settings.batches for row in race.rows(batch)]
     paths = sorted({row["path"].rpartition("/")[2] for row in rows if "path" in row})
     about = {"isa_used": paths, "load": load, "others": neighbours.share(), "emptied_by": work.made}
     shape = {"vocab": layer.vocab, "dim": layer.dim, "dtype": layer.dtype, "checksum": layer.checksum()}
@@ -208,25 +209,35 @@ def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings
     return queries, replace(settings, batches=batches, queries=len(queries))
 
 
-def _rows(
-    everyone: Field, layer: Layer, queries: Any, batch: int, settings: Settings, work: Callable[[], None], stage: Stage
-) -> Iterator[Row]:
-    k = settings.classes(batch)
-    able, rows = everyone.at(k), {}
-    count = max(batch, min(settings.answered, len(queries)) // batch * batch)
-    truth, progress = Truth.of(layer, queries[:count], k), stage(f"answer, batch {batch}")
-    for done, one in enumerate(able):
-        rows[one.name] = {"batch": batch, "k": k, "contestant": one.name, **compared(one, layer, queries[:count], batch, truth)}
-        progress(done + 1, len(able))
-    ways = settings.ways
-    if settings.near and batch > 1:
-        able, fastest = _near(able, queries[:batch], settings.near)
-        ways = ("cold",) if fastest > LONG else ways
-    for way in ways:
-        other, progress = work if way == "cold" else None, stage(f"time {way}, batch {batch}")
-        for name, found in timed(able, queries, batch, settings, other, progress).items():
-            rows[name][way] = found
-    yield from rows.values()
+class _Race(NamedTuple):
+    """Who takes part, what is asked, and what is done before each cold call."""
+
+    everyone: Field
+    layer: Layer
+    queries: Any
+    settings: Settings
+    work: Callable[[], None]
+    stage: Stage
+
+    def rows(self, batch: int) -> Iterator[Row]:
+        settings, queries = self.settings, self.queries
+        k = settings.classes(batch)
+        able, rows = self.everyone.at(k), {}
+        count = max(batch, min(settings.answered, len(queries)) // batch * batch)
+        truth, progress = Truth.of(self.layer, queries[:count], k), self.stage(f"answer, batch {batch}")
+        for done, one in enumerate(able):
+            found = compared(one, self.layer, queries[:count], batch, truth)
+            rows[one.name] = {"batch": batch, "k": k, "contestant": one.name, **found}
+            progress(done + 1, len(able))
+        ways = settings.ways
+        if settings.near and batch > 1:
+            able, fastest = _near(able, queries[:batch], settings.near)
+            ways = ("cold",) if fastest > LONG else ways
+        for way in ways:
+            other, progress = self.work if way == "cold" else None, self.stage(f"time {way}, batch {batch}")
+            for name, times in timed(able, queries, batch, settings, other, progress).items():
+                rows[name][way] = times
+        yield from rows.values()
 
 
 def _near(able: Sequence[Contestant], block: Any, times: float) -> tuple[list[Contestant], float]:

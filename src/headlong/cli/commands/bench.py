@@ -108,7 +108,7 @@ def decoders(path: str, threads: int, rounds: int, out: Path | None, as_json: bo
     if out is not None:
         inputs.target(out, path)
     with bars() as stage:
-        record = gguf.run(path, rounds=rounds, threads=threads, progress=stage("turns"))
+        record = gguf.run(path, gguf.Turns(rounds=rounds), threads, progress=stage("turns"))
     told(record, lambda: show(decoding(record)), out, as_json)
 
 
