@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from headlong.dtypes import Ids
-from headlong.integrations.generation.fast_head import Reading, Taking
-from headlong.integrations.generation.picking import exponents, limits_of, outweighing
-from headlong.integrations.generation.processors import ProcessorRecipe, edited
+from headlong.engines.edited_row import exponents, limits_of
+from headlong.integrations.generation.picking import Picks, outweighing
+from headlong.integrations.generation.processors import edited
 
 EPS = 1e-6
 
@@ -28,19 +28,20 @@ EPS = 1e-6
 class BeamScores(LogitsProcessor):  # type: ignore[misc]
     """Stands where the processors stood: ``[beams, vocab]`` log-probabilities of candidates, -inf elsewhere."""
 
-    def __init__(self, head: Reading, taken: Taking, recipe: ProcessorRecipe, keep: int) -> None:
-        self.head, self.taken, self.recipe, self.keep = head, taken, recipe, keep
+    def __init__(self, picks: Picks, keep: int) -> None:
+        self.picks, self.keep = picks, keep
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        engine, vocab = self.head.engine, self.head.out_features
-        hidden = self.taken.hidden[:, -1].detach()
+        head = self.picks.head
+        engine, vocab = head.engine, head.out_features
+        hidden = self.picks.taken.hidden[:, -1].detach()
         found = engine.lse(hidden, eps=EPS)
         lse = np.asarray(found.lse)
 
         def log_probs(ids: list[Ids]) -> list[Any]:
             return [exponents(engine, hidden[row : row + 1], part) - lse[row] for row, part in enumerate(ids)]
 
-        edits = edited(self.recipe.edits, input_ids, vocab, log_probs, outweighing(engine, hidden))
+        edits = edited(self.picks.recipe.edits, input_ids, vocab, log_probs, outweighing(engine, hidden))
         out = scores.new_full((len(hidden), vocab), -math.inf)
         gone = [np.union1d(banned, ids) for banned, ids in zip(edits.banned, edits.ids, strict=True)]
         top = engine.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))
@@ -49,5 +50,5 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
         out[rows, top.ids[rows, places]] = kept[rows, places]
         for row, (ids, values) in enumerate(zip(edits.ids, edits.scores, strict=True)):
             out[row, torch.from_numpy(ids)] = torch.from_numpy(values).to(out.dtype)
-        self.head.count(f"beams, {found.cost.path}", len(hidden))
+        head.count(f"beams, {found.cost.path}", len(hidden))
         return out

@@ -60,7 +60,8 @@ def generate(model: Any, *inputs: Any, headlong_seed: int | None = None, **optio
         nonlocal asked
         asked += 1
         criteria = {"stopping_criteria": stopping_criteria, "generation_config": generation_config, **kept}
-        return _from_candidates(model, input_ids, logits_processor, criteria, inputs_tensor, given, headlong_seed)
+        dropped = dict.fromkeys(_DROPPED) | given | {"inputs_tensor": inputs_tensor}
+        return _from_candidates(model, input_ids, logits_processor, criteria, dropped, headlong_seed)
 
     with _stop_strings(model, options) as known:
         found = call(*inputs, custom_generate=decode, **known)
@@ -151,12 +152,12 @@ _DROPPED = ("streamer", "assistant_model", "tokenizer", "assistant_tokenizer")
 
 
 def _from_candidates(
-    model: Any, input_ids: Tensor, processors: Any, asked: dict[str, Any], inputs_tensor: Any, given: Any, seed: int | None
+    model: Any, input_ids: Tensor, processors: Any, asked: dict[str, Any], given: dict[str, Any], seed: int | None
 ) -> Any:
-    """One of transformers' loops; ``asked``: its arguments; ``given``: those of :data:`_DROPPED` that the caller gave."""
+    """One of transformers' loops; ``asked``: its arguments; ``given``: :data:`_DROPPED` and ``inputs_tensor``, None or as the
+    caller gave them."""
     head, wrapped = accelerated(model)
     config = asked["generation_config"]
-    given = dict.fromkeys(_DROPPED) | given
     mode = config.get_generation_mode(given["assistant_model"])
     if given["streamer"] is not None and config.num_beams > 1:
         raise InputError("a streamer was given, and beams end all at once; leave out streamer or num_beams")
@@ -166,48 +167,29 @@ def _from_candidates(
             f"{_GONE[mode]} asks for {mode.value}, which is no part of transformers any more; leave it out, or pass "
             f"custom_generate={loop!r}, trust_remote_code=True as well: its code is fetched, and reads the whole output layer"
         )
-    method = getattr(type(model), loop)
-    asked["streamer"] = given["streamer"]
-    if mode is GenerationMode.ASSISTED_GENERATION:
-        asked |= {**given, "inputs_tensor": inputs_tensor}
-    elif mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
-        del asked["streamer"]
+    method, assisted = getattr(type(model), loop), mode is GenerationMode.ASSISTED_GENERATION
+    if assisted:
+        asked |= given
+    elif mode not in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+        asked["streamer"] = given["streamer"]
     found = wrapped or _answerable(model, head, mode, processors, config, given)
     if isinstance(found, str):
         head.fall_back(found)
         with head.dense(found):
             return method(model, input_ids, logits_processor=processors, **asked)
     noise = int(torch.randint(2**63 - 1, (1,))) if seed is None else seed
-    return _decoded(model, head, method, mode, found, input_ids, noise, processors, asked)
-
-
-def _decoded(
-    model: Any,
-    head: Reading,
-    method: Any,
-    mode: Any,
-    found: ProcessorRecipe,
-    ids: Tensor,
-    seed: int,
-    processors: Any,
-    asked: Any,
-) -> Any:
-    config = asked["generation_config"]
-    first, noise = ids.shape[1], seed if config.do_sample else None
     greedy = copy.copy(config)  # the loops take the argmax of what was marked
     greedy.do_sample, greedy.temperature, greedy.top_k, greedy.top_p, greedy.min_p = False, None, None, None, None
-    asked = asked | {"generation_config": greedy}
-    assisted = mode is GenerationMode.ASSISTED_GENERATION
+    asked["generation_config"] = greedy
     with head.taking(head.out_features if assisted else 1) as taken:
+        picks = Picks(head, taken, found, noise if config.do_sample else None, input_ids.shape[1])
+        marks: LogitsProcessor = Picker(picks)
         if assisted:
-            marks: Any = Verifier(processors, Picks(head, taken, found, noise, first))
-            asked["assistant_model"] = _drafting(asked["assistant_model"], noise, first)
+            marks, asked["assistant_model"] = Verifier(processors, picks), _drafting(asked["assistant_model"], picks)
         elif mode is GenerationMode.BEAM_SEARCH:
             ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)  # noqa: SLF001
-            marks = BeamScores(head, taken, found, max(2, 1 + ends) * config.num_beams)
-        else:
-            marks = Picker(Picks(head, taken, found, noise, first))
-        return method(model, ids, logits_processor=marks, **asked)
+            marks = BeamScores(picks, max(2, 1 + ends) * config.num_beams)
+        return method(model, input_ids, logits_processor=marks, **asked)
 
 
 def accelerated(model: Any) -> tuple[Reading, str]:
@@ -261,7 +243,7 @@ def _own_speculation(model: Any, config: Any, given: Any) -> str:
     return "" if model._supports_logits_to_keep() else "drafts to a model without logits_to_keep"  # noqa: SLF001
 
 
-def _drafting(assistant: Any, seed: int | None, first: int) -> Any:
+def _drafting(assistant: Any, picks: Picks) -> Any:
     """The assistant, from candidates where it is accelerated, too."""
     try:
         head, wrapped = accelerated(assistant)
@@ -270,7 +252,7 @@ def _drafting(assistant: Any, seed: int | None, first: int) -> Any:
     if wrapped or head.stale:
         head.fall_back(wrapped or CHANGED)
         return assistant
-    return Draft(assistant, head, seed, first)
+    return Draft(assistant, head, picks.seed, picks.first)
 
 
 class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no types that are read here
