@@ -23,6 +23,7 @@ import numpy as np
 
 from headlong.bench.machine_load import Neighbours, load_average
 from headlong.bench.measure import Progress, environment, silent
+from headlong.bench.oracle import Truth
 from headlong.errors import OptionError
 
 SAMPLERS: dict[str, dict[str, float]] = {
@@ -35,8 +36,6 @@ SAMPLERS: dict[str, dict[str, float]] = {
 TEXT = "The history of the city begins with a settlement by the river, where"
 QUIET, ATTEMPTS = 0.05, 4
 """A share of the processors that others may take in a turn, and how often it is taken again."""
-ROWS = 1 << 13
-"""Rows of a head that are written out in float64 at once."""
 PROMPT = 16
 """Tokens of each prompt; other sequences begin elsewhere in the same text."""
 
@@ -197,15 +196,7 @@ def in_float64(model: Any, prompts: list[list[int]], count: int) -> tuple[int, i
     finally:
         del head.likeliest
     rows, chosen = np.concatenate(hidden), np.concatenate(ids)
-    best, own = np.full(len(rows), -np.inf), np.empty(len(rows))
-    for start in range(0, head.vocab, ROWS):
-        logits = rows @ np.asarray(head.layer.weight[start : start + ROWS], np.float64).T
-        if head.layer.bias is not None:
-            logits += head.layer.bias[start : start + ROWS]
-        best = np.maximum(best, logits.max(axis=1))
-        here = (chosen >= start) & (chosen < start + ROWS)
-        own[here] = logits[here, chosen[here] - start]
-    return int((own >= best).sum()), len(rows)
+    return int((Truth.of(head.layer, rows, 1).ids[:, 0] == chosen).sum()), len(rows)
 
 
 def _opened(path: Any, number: int, count: int, threads: int, cache: Any, promise: dict[str, Any]) -> dict[str, Any]:
