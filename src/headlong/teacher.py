@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headlong.answers import TopK
 from headlong.arrays import hidden_rows
@@ -40,7 +40,7 @@ class Teacher(NamedTuple):
 
 
 def distill(
-    engine: Any, hidden: Any, out: str | os.PathLike[str], k: int = 64, shard: int = SHARD,
+    engine: Any, hidden: ArrayLike, out: str | os.PathLike[str], k: int = 64, shard: int = SHARD,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:  # fmt: skip
     """What ``engine`` says of ``hidden [n, dim]``, in ``out``; shards that are there already, of the same call, are kept."""
@@ -71,7 +71,7 @@ def distill(
     return made
 
 
-def _taught(engine: Any, hidden: Any, k: int) -> Teacher:
+def _taught(engine: Any, hidden: ArrayLike, k: int) -> Teacher:
     top: TopK = engine.topk(np.asarray(hidden).astype(np.float64), k)
     tail, tail_error = tail_of(top, engine.layer.vocab)
     ids, logits = top.ids.astype(np.int32), top.logits.astype(np.float32)

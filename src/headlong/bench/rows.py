@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import headlong
 from headlong.arrays import evenly
@@ -27,6 +28,7 @@ from headlong.bench.machine_load import Neighbours, load_average
 from headlong.bench.measure import Contestant, Progress, Schedule, Timing
 from headlong.bench.oracle import Truth, true_log_probs
 from headlong.engines.arguments import checked_eps, checked_hidden, checked_k
+from headlong.engines.contract import Verbs
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.number_checks import real, whole
@@ -101,12 +103,12 @@ def batches(text: str) -> tuple[int, ...]:
     return found
 
 
-def available(calibration: Any) -> list[str]:
+def available(calibration: NDArray[Any] | None) -> list[str]:
     """Every engine that these vectors allow, then every rival that is installed."""
     return [*(name for name in ENGINES if calibration is not None or "calibrated" not in name), *rivals.installed()]
 
 
-def compiled(name: str, layer: Layer, settings: Settings, calibration: Any) -> Any:
+def compiled(name: str, layer: Layer, settings: Settings, calibration: NDArray[Any] | None) -> Any:
     """The engine of that name."""
     options: dict[str, Any] = {"threads": settings.threads, "seed": settings.seed}
     options |= {key: value for key in ("eps", "delta") if (value := getattr(settings, key)) is not None}
@@ -131,7 +133,9 @@ class Field(NamedTuple):
         return [make(k) for make in self.made.values()]
 
 
-def field(layer: Layer, names: Sequence[str] | None, settings: Settings, calibration: Any, progress: Progress) -> Field:
+def field(
+    layer: Layer, names: Sequence[str] | None, settings: Settings, calibration: NDArray[Any] | None, progress: Progress
+) -> Field:
     """The engines and rivals of those names, compiled and built; None: of all that can be made here."""
     wanted = available(calibration) if names is None else list(names)
     unknown = next((name for name in wanted if name not in (*ENGINES, *rivals.RIVALS)), None)
@@ -156,7 +160,7 @@ def field(layer: Layer, names: Sequence[str] | None, settings: Settings, calibra
     return Field(made, left_out)
 
 
-def _asker(name: str, engine: Any, build: float) -> Callable[[int], Contestant]:
+def _asker(name: str, engine: Verbs, build: float) -> Callable[[int], Contestant]:
     about = {"engine": repr(engine), "promise": str(engine.promise), "build": build}
     about["reason"] = f"{engine.name}: {engine.reason}"
     return lambda k: Contestant(name, lambda hidden: engine.topk(hidden, k=k), about=about)
@@ -177,7 +181,12 @@ def _rival(name: str, layer: Layer, threads: int) -> Callable[[int], Contestant]
 
 
 def run(
-    layer: Layer, hidden: Any, names: Sequence[str] | None, settings: Settings, stage: Stage, calibration: Any = None
+    layer: Layer,
+    hidden: NDArray[Any],
+    names: Sequence[str] | None,
+    settings: Settings,
+    stage: Stage,
+    calibration: NDArray[Any] | None = None,
 ) -> Record:
     """The rows of the named contestants at every batch size, and what a reader needs to judge them."""
     queries, settings = spread(layer, hidden, settings)
@@ -195,7 +204,7 @@ def run(
     return {**record, "dense": rivals.dense_installed(), "left_out": everyone.left_out, "rows": rows}
 
 
-def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings]:
+def spread(layer: Layer, hidden: NDArray[Any], settings: Settings) -> tuple[Any, Settings]:
     """Up to ``settings.queries`` of the rows, evenly spread, and the settings with what that leaves of its batches."""
     checked_k(settings.k, layer.vocab)
     if not len(hidden):

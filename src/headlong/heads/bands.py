@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -50,7 +50,7 @@ class BandsHead(Head):
         vocab: int,
         weight: Tensor | None = None,
         *,
-        counts: Any = None,
+        counts: ArrayLike | None = None,
         cutoffs: Sequence[int] | None = None,
         widths: Sequence[int] | None = None,
         bias: bool = True,

@@ -30,6 +30,7 @@ from headlong.engines.base import Engine
 from headlong.engines.parts import Part
 from headlong.engines.shards import Said, Shards, facts
 from headlong.errors import InputError, OptionError, PeerError, named
+from headlong.links import Link
 from headlong.number_checks import real
 
 Arrays = tuple[Any, ...]
@@ -153,7 +154,7 @@ def compile(  # noqa: A001  # as headlong.compile
     group: Group = None,
     *,
     bias: Tensor | None = None,
-    link: Any = None,
+    link: Link | None = None,
     timeout: float = TIMEOUT,
     delta: float = 1e-6,
     **options: Any,
@@ -200,7 +201,7 @@ def slice_of(layer: headlong.Layer, group: Group = None) -> headlong.Layer:
     return headlong.Layer(layer.weight[part], bias, layer.link, name=layer.name)
 
 
-def _of_dtensor(weight: Any, bias: Any, link: Any, group: Group) -> tuple[headlong.Layer, Group]:
+def _of_dtensor(weight: Any, bias: Any, link: Link | None, group: Group) -> tuple[headlong.Layer, Group]:
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(weight, DTensor):

@@ -27,6 +27,7 @@ import headlong
 from headlong.arrays import Array, as_numpy
 from headlong.dtypes import HIDDEN, Doubles, Ids
 from headlong.engines.arguments import checked_hidden
+from headlong.engines.contract import Verbs
 from headlong.errors import DtypeError, MalformedFileError, ShapeError, StoreError
 from headlong.number_checks import choice, file_name, whole
 from headlong.store import open_file, write_file
@@ -198,7 +199,7 @@ def _with(best: Best, piece: Piece, first: int, call: Call) -> Best:
     return Best(np.concatenate([one.ids for one in found]), np.concatenate([one.scores for one in found]))
 
 
-def _batch(best: Best, engine: Any, piece: Piece, first: int, queries: Array, k: int) -> Best:
+def _batch(best: Best, engine: Verbs, piece: Piece, first: int, queries: Array, k: int) -> Best:
     wide, count = queries.astype(np.float64), len(piece.rows)
     before, found = best, Best(best.ids.copy(), best.scores.copy())
     open_: Ids = np.arange(len(queries))

@@ -96,7 +96,7 @@ def installed() -> list[str]:
     return [name for name, entry in RIVALS.items() if entry.installed()]
 
 
-def float32(hidden: Any) -> Floats:
+def float32(hidden: NDArray[Any]) -> Floats:
     return np.ascontiguousarray(hidden, np.float32)
 
 
@@ -113,7 +113,7 @@ def with_bias(layer: Layer, multiple: int = 1) -> Floats:
     return _whole(np.column_stack([matrix(layer), bias_of(layer)]), multiple)
 
 
-def with_one(hidden: Any, multiple: int = 1) -> Floats:
+def with_one(hidden: NDArray[Any], multiple: int = 1) -> Floats:
     """``[hidden, 1, 0 ...]``"""
     return _whole(np.column_stack([float32(hidden), np.ones(len(hidden), np.float32)]), multiple)
 

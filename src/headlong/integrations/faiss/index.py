@@ -23,15 +23,22 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import headlong
 from headlong.arrays import as_numpy
 from headlong.dtypes import HIDDEN, Floats, Ids
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, OptionError, ShapeError
 from headlong.integrations.faiss.distances import distances, distances_at, nearest_of_all, pieces, products, told_apart
-from headlong.integrations.faiss.selectors import IDSelectorBatch, id_list, is_selector, members, selector_of
-from headlong.integrations.faiss.verbs import Verbs, as_faiss, count, into, run_of, threshold, written_to
+from headlong.integrations.faiss.selectors import (
+    IDSelectorBatch,
+    Params,
+    id_list,
+    is_selector,
+    members,
+    selector_of,
+)
+from headlong.integrations.faiss.verbs import Given, Verbs, as_faiss, count, into, run_of, threshold, written_to
 
 METRIC_INNER_PRODUCT, METRIC_L2 = 0, 1
 METRICS = ("inner_product", "l2", "cosine", "log_prob")
@@ -82,7 +89,7 @@ class LazyEngine:
             self.names = np.arange(len(rows))
         return self.made
 
-    def places(self, ids: Any) -> Ids:
+    def places(self, ids: ArrayLike) -> Ids:
         """The places of the engine's ids among the rows."""
         found = np.asarray(ids)
         return np.where(found < 0, -1, np.searchsorted(self.names, found))
@@ -158,7 +165,7 @@ class IndexFlat(Verbs):
         """The engine over everything added so far; compiled when it is first asked for."""
         return self._reader.engine(self._rows(), self._queries)
 
-    def train(self, x: Any) -> None:
+    def train(self, x: ArrayLike) -> None:
         """Remember queries like the ones to come: they decide how little of a row has to be read."""
         queries = self._checked(x, "x")
         if not len(queries):
@@ -166,7 +173,7 @@ class IndexFlat(Verbs):
         self._queries = queries.copy()
         self._reader.forget()
 
-    def add(self, x: Any) -> None:
+    def add(self, x: ArrayLike) -> None:
         """Append rows ``[n, dim]``; their ids go on from ``ntotal``."""
         rows = self._checked(x, "x")
         self._check_lengths(rows)
@@ -184,13 +191,13 @@ class IndexFlat(Verbs):
                 said = f"row {some.start + at} of x has the length {length}, whose square is beyond float32; rescale the rows"
                 raise as_faiss(NonFiniteError, said)
 
-    def add_with_ids(self, x: Any, ids: Any) -> None:
+    def add_with_ids(self, x: ArrayLike, ids: ArrayLike) -> None:
         """As in FAISS, a flat index numbers its own rows."""
         raise as_faiss(
             InputError, "a flat index numbers its rows 0, 1, ...; expected add(x), or IndexIDMap(index).add_with_ids(x, ids)"
         )
 
-    def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
+    def search(self, x: ArrayLike, k: int, *, params: Params = None, D: Given = None, I: Given = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
         queries, k = self._checked(x, "x"), count(k, "k")
         distances, ids = written_to(D, (len(queries), k), np.float32, "D"), written_to(I, (len(queries), k), np.int64, "I")
         distances[:], ids[:] = self._worst, -1
@@ -201,7 +208,7 @@ class IndexFlat(Verbs):
             distances[part, :most], ids[part, :most] = self._some(queries[part], most, allowed)
         return distances, ids
 
-    def range_search(self, x: Any, thresh: float, *, params: Any = None) -> tuple[Any, Floats, Ids]:
+    def range_search(self, x: ArrayLike, thresh: float, *, params: Params = None) -> tuple[Any, Floats, Ids]:
         """``(lims, D, I)``: all rows nearer than ``thresh``, which is D below it for l2 and above it elsewhere.
 
         Query i has ``D[lims[i]:lims[i + 1]]``, in the order of ids.
@@ -209,7 +216,7 @@ class IndexFlat(Verbs):
         queries, thresh, allowed = self._checked(x, "x"), threshold(thresh, "thresh"), self._allowed(params)
         return ranges([one for block in self._blocks(queries, thresh, allowed) for one in block])
 
-    def range_batches(self, x: Any, thresh: float, *, params: Any = None) -> Iterator[tuple[slice, Any, Floats, Ids]]:
+    def range_batches(self, x: ArrayLike, thresh: float, *, params: Params = None) -> Iterator[tuple[slice, Any, Floats, Ids]]:
         """:meth:`range_search` of some queries after the other: ``(which, lims, D, I)``, where ``which`` are queries of ``x``.
 
         What is held is what some tens of queries find, so that ranges with many rows need not fit into memory at once.
@@ -252,7 +259,7 @@ class IndexFlat(Verbs):
         otherIndex.reset()
 
     def search_and_reconstruct(
-        self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None, R: Any = None,  # noqa: E741, N803
+        self, x: ArrayLike, k: int, *, params: Params = None, D: Given = None, I: Given = None, R: Given = None,  # noqa: E741, N803
     ) -> tuple[Floats, Ids, Floats]:  # fmt: skip
         """:meth:`search` and the rows ``R [n, k, dim]`` themselves, NaN where there is none."""
         distances, ids = self.search(x, k, params=params, D=D, I=I)
@@ -270,7 +277,7 @@ class IndexFlat(Verbs):
     def _worst(self) -> float:
         return math.inf if self.metric == "l2" else -math.inf
 
-    def _allowed(self, params: Any) -> Ids | None:
+    def _allowed(self, params: Params) -> Ids | None:
         sel = selector_of(params)
         return None if sel is None else np.flatnonzero(members(sel, np.arange(self.ntotal)))
 
@@ -357,11 +364,11 @@ class IndexFlat(Verbs):
         """Rows added so far."""
         return sum(map(len, self._parts))
 
-    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
+    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Given = None) -> Floats:
         """Rows ``n0 ... n0 + ni - 1``; ni -1: to the end."""
         return into(x, self.reconstruct_batch(run_of(n0, ni, self.ntotal - count(n0, "n0", 0))))
 
-    def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
+    def reconstruct_batch(self, key: ArrayLike, x: Given = None) -> Floats:
         keys = id_list(key)
         if keys.size and not 0 <= keys.min() <= keys.max() < self.ntotal:
             raise as_faiss(IdError, f"key holds {keys.min()}..{keys.max()}; expected 0 to {self.ntotal - 1}")
@@ -373,7 +380,7 @@ class IndexFlat(Verbs):
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0] if self._parts else np.empty((0, self.d), np.float32)
 
-    def _checked(self, x: Any, name: str) -> Floats:
+    def _checked(self, x: ArrayLike, name: str) -> Floats:
         given = as_numpy(x, name)
         if given.dtype.kind not in "fiub" and given.dtype not in HIDDEN:
             raise as_faiss(DtypeError, f"{name} is {given.dtype}; expected real numbers")

@@ -14,14 +14,20 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from headlong.dtypes import Floats, Ids
 from headlong.errors import AbsentError, HeadlongError, OptionError, ShapeError, named
 from headlong.number_checks import real, whole
 
+if TYPE_CHECKING:
+    from headlong.integrations.faiss.selectors import Params
+
+Given = NDArray[Any] | None
+"""The caller's array for an answer, or None."""
 Number = TypeVar("Number", int, float)
 
 ROWS = "rows are float32 and have no other code; reconstruct_n() gives them"
@@ -62,18 +68,18 @@ class Verbs(ABC):
         raise AbsentError(f"FAISS's {name} is not here; {advice}")
 
     @abstractmethod
-    def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
+    def search(self, x: ArrayLike, k: int, *, params: Params = None, D: Given = None, I: Given = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
         """``(D, I) [n, k]``: the k best of each query, best first, equal ones by id; ``params.sel`` says among which rows."""
 
     @abstractmethod
-    def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
+    def reconstruct_batch(self, key: ArrayLike, x: Given = None) -> Floats:
         """A row for each of ``key [n]``."""
 
-    def assign(self, x: Any, k: int = 1, labels: Any = None) -> Ids:
+    def assign(self, x: ArrayLike, k: int = 1, labels: Given = None) -> Ids:
         """The ids alone."""
         return self.search(x, k, I=labels)[1]
 
-    def reconstruct(self, key: int, x: Any = None) -> Floats:
+    def reconstruct(self, key: int, x: Given = None) -> Floats:
         """The first row of that number, or with that id, as it is stored."""
         return into(x, self.reconstruct_batch([count(key, "key", -(2**63))])[0])
 
@@ -116,7 +122,7 @@ def gathered(ids: Ids, places: Ids) -> Ids:
     return np.where(places < 0, -1, np.append(ids, -1)[places])
 
 
-def written_to(given: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
+def written_to(given: Given, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
     """The caller's array for an answer, or a new one."""
     if given is None:
         return np.empty(shape, dtype)
@@ -128,7 +134,7 @@ def written_to(given: Any, shape: tuple[int, ...], dtype: Any, name: str) -> Any
     return given
 
 
-def into(given: Any, rows: Floats) -> Floats:
+def into(given: Given, rows: Floats) -> Floats:
     """``rows``, in the caller's array ``x`` where there is one."""
     if given is None:
         return rows

@@ -45,7 +45,7 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
         out = scores.new_full((len(hidden), vocab), -math.inf)
         gone = [np.union1d(banned, ids) for banned, ids in zip(edits.banned, edits.ids, strict=True)]
         top = engine.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))
-        kept = torch.as_tensor(engine.layer.link(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
+        kept = torch.as_tensor(engine.exponents(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
         rows, places = torch.nonzero(top.ids >= 0, as_tuple=True)  # fewer than asked for may be left
         out[rows, top.ids[rows, places]] = kept[rows, places]
         for row, (ids, values) in enumerate(zip(edits.ids, edits.scores, strict=True)):

@@ -20,7 +20,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, LogitsProcessor, StoppingCriteriaList, StopStringCriteria
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
 from transformers.generation.utils import GENERATION_MODES_MAPPING, GenerationMode
 
 from headlong.errors import InputError, OptionError, named
@@ -35,7 +42,7 @@ ACCELERATED: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Models that accelerate() has seen and restore() has not."""
 
 
-def generate(model: Any, *inputs: Any, headlong_seed: int | None = None, **options: Any) -> Any:
+def generate(model: GenerationMixin, *inputs: Any, headlong_seed: int | None = None, **options: Any) -> Any:
     """``model.generate(*inputs, **options)`` from candidates, on a model that :func:`accelerate` has seen.
 
     ``headlong_seed``  the same seed gives the same noise to each (step, row, token); None: drawn from torch's generator
@@ -54,8 +61,9 @@ def generate(model: Any, *inputs: Any, headlong_seed: int | None = None, **optio
     asked = 0
 
     def decode(
-        model: Any, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
-        inputs_tensor: Any = None, **kept: Any,
+        model: GenerationMixin, input_ids: Tensor, logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig,
+        inputs_tensor: Tensor | None = None, **kept: Any,
     ) -> Any:  # fmt: skip
         nonlocal asked
         asked += 1
@@ -73,7 +81,7 @@ def generate(model: Any, *inputs: Any, headlong_seed: int | None = None, **optio
 class Generate:
     """What :func:`accelerate` sets as ``model.generate``: the model's own, decoding from candidates."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: GenerationMixin) -> None:
         self.model = model
 
     @property
@@ -96,7 +104,7 @@ def _by_name(call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> tup
     return inputs[len(names) :], dict(zip(names, inputs, strict=False)) | options
 
 
-def stock_generate(model: Any) -> Any:
+def stock_generate(model: GenerationMixin) -> Any:
     """``model.generate`` as its class has it."""
     found = vars(model).get("generate") if isinstance(model, GenerationMixin) else None
     return types.MethodType(type(model).generate, model) if isinstance(found, Generate) else model.generate
@@ -117,12 +125,12 @@ HANDING_ON = frozenset({
 """Transformers' classes whose own ``generate`` hands ``custom_generate`` on to the loop over this output layer."""
 
 
-def _owner(model: Any) -> type:
+def _owner(model: GenerationMixin) -> type:
     """The class whose ``generate`` the model has."""
     return next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
 
 
-def check_generate(model: Any) -> None:
+def check_generate(model: GenerationMixin) -> None:
     """InputError where the model's ``generate`` is known not to reach :func:`generate`'s loop, or cannot."""
     if not isinstance(vars(model).get("generate"), (Generate, types.NoneType)):
         raise InputError(
@@ -152,8 +160,9 @@ _DROPPED = ("streamer", "assistant_model", "tokenizer", "assistant_tokenizer")
 
 
 def _from_candidates(
-    model: Any, input_ids: Tensor, processors: Any, asked: dict[str, Any], given: dict[str, Any], seed: int | None
-) -> Any:
+    model: GenerationMixin, input_ids: Tensor, processors: LogitsProcessorList, asked: dict[str, Any],
+    given: dict[str, Any], seed: int | None,
+) -> Any:  # fmt: skip
     """One of transformers' loops; ``asked``: its arguments; ``given``: :data:`_DROPPED` and ``inputs_tensor``, None or as the
     caller gave them."""
     head, wrapped = accelerated(model)
@@ -192,7 +201,7 @@ def _from_candidates(
         return method(model, input_ids, logits_processor=marks, **asked)
 
 
-def accelerated(model: Any) -> tuple[Reading, str]:
+def accelerated(model: GenerationMixin) -> tuple[Reading, str]:
     """The head that :func:`accelerate` made, and why it may not be asked (empty: it may)."""
     if isinstance(head := ACCELERATED.get(model) if isinstance(model, GenerationMixin) else None, CutHead):
         return head, "" if head.host.current else AGAIN
@@ -215,7 +224,10 @@ def hooked(module: nn.Module) -> bool:
     return any(getattr(module, kind) for kind in kinds) or hasattr(module, "_hf_hook") or own is not type(module).forward
 
 
-def _answerable(model: Any, head: Reading, mode: Any, processors: Any, config: Any, given: Any) -> ProcessorRecipe | str:
+def _answerable(
+    model: GenerationMixin, head: Reading, mode: GenerationMode, processors: LogitsProcessorList, config: GenerationConfig,
+    given: dict[str, Any],
+) -> ProcessorRecipe | str:  # fmt: skip
     if mode is GenerationMode.BEAM_SAMPLE:
         return "beams that are sampled"
     if config.return_dict_in_generate and (config.output_scores or config.output_logits):
@@ -232,7 +244,7 @@ def _answerable(model: Any, head: Reading, mode: Any, processors: Any, config: A
     return found
 
 
-def _own_speculation(model: Any, config: Any, given: Any) -> str:
+def _own_speculation(model: GenerationMixin, config: GenerationConfig, given: dict[str, Any]) -> str:
     """Why transformers has to verify drafts itself."""
     draft = given["assistant_model"]
     looked_up = config.prompt_lookup_num_tokens is not None
@@ -267,7 +279,7 @@ class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no ty
 
 
 @contextmanager
-def _stop_strings(model: Any, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _stop_strings(model: GenerationMixin, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """``options`` with ``stop_strings`` as the criterion that transformers would make of them, had it kept the tokenizer."""
     options, config, own = dict(options), options.get("generation_config"), model.generation_config
     tokenizer = options.get("tokenizer")

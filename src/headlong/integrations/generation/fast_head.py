@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from headlong.engines.contract import Verbs
 from headlong.errors import InputError
 from headlong.integrations.generation.fingerprint import Fingerprint
 
@@ -57,12 +58,12 @@ class Reading:
     ``paths`` counts rows by the way they were answered.
     """
 
-    engine: Any
+    engine: Verbs
     in_features: int
     out_features: int
     gain: Gain | None
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: Verbs) -> None:
         self.engine, self.gain = engine, None
         self.paths: Counter[str] = Counter()
         self._said: set[str] = set()
@@ -123,7 +124,7 @@ class FastHead(Reading, nn.Linear):
     ``torch.compile`` the module is one opaque call.
     """
 
-    def __init__(self, linear: nn.Linear, engine: Any, beside: tuple[Tensor, ...] = ()) -> None:
+    def __init__(self, linear: nn.Linear, engine: Verbs, beside: tuple[Tensor, ...] = ()) -> None:
         nn.Module.__init__(self)  # not nn.Linear's: it would allocate a second weight
         self.in_features, self.out_features = linear.weight.shape[1], linear.weight.shape[0]
         self.weight, self.bias = linear.weight, linear.bias

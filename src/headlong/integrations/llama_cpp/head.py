@@ -21,6 +21,8 @@ from headlong.cached_attribute import once
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.edited_row import exponents
 from headlong.errors import StoreError
+from headlong.integrations.llama_cpp.body import Singles
+from headlong.layers.matrix import Layer
 from headlong.links import Affine
 
 BLOCK, TURNED = 32, 1024
@@ -32,7 +34,7 @@ ROWS_AT_ONCE = 4096
 NOTHING = Cost(np.zeros(1, np.int64), np.zeros(1), np.zeros(1, bool), "")
 
 
-def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: float, vectors: Callable[[], Any]) -> Any:
+def engine_of(layer: Layer, path: Path, threads: int | None, eps: float, delta: float, vectors: Callable[[], Any]) -> Any:
     """The engine in ``path``, or one that is compiled and saved there without the layer; one of other weights is replaced.
 
     ``vectors()``: hidden vectors of the model, asked for where they are of use.
@@ -66,7 +68,7 @@ def segments(dim: int) -> tuple[tuple[int, int, int], ...]:
 class Head:
     """Answers about rows of hidden vectors ``[n, dim]``; ``cost``: what the last one took."""
 
-    def __init__(self, layer: Any, compiled: Callable[[], Any]) -> None:
+    def __init__(self, layer: Layer, compiled: Callable[[], Any]) -> None:
         self.layer, self._compiled, self.cost = layer, compiled, NOTHING
         self.vocab = int(layer.vocab)
         self._link = layer.link
@@ -76,17 +78,17 @@ class Head:
         """Made, or read from its file, when it is first asked."""
         return self._compiled()
 
-    def likeliest(self, hidden: Any) -> Ids:
+    def likeliest(self, hidden: Singles) -> Ids:
         """The best class of each row."""
         return self.best(hidden, 1)[:, 0]
 
-    def best(self, hidden: Any, k: int) -> Ids:
+    def best(self, hidden: Singles, k: int) -> Ids:
         """The ``k`` best classes of each row, likeliest first."""
         top = self.engine.topk(hidden, k=min(k, self.vocab), eps=math.inf)
         self.cost = top.cost
         return np.asarray(top.ids)
 
-    def moments(self, hidden: Any) -> tuple[float, float]:
+    def moments(self, hidden: Singles) -> tuple[float, float]:
         """Sum and sum of squares of the exponents of all classes of one row; a class is not asked where the link is a line."""
         if not isinstance(self._link, Affine):
             found = exponents(self.engine, hidden, np.arange(self.vocab))
@@ -109,18 +111,18 @@ class Head:
             squares += rows.T @ rows
         return sums, squares
 
-    def log_probs(self, hidden: Any, ids: Ids) -> tuple[Doubles, Doubles]:
+    def log_probs(self, hidden: Singles, ids: Ids) -> tuple[Doubles, Doubles]:
         """``[n, m]`` of given classes ``[n, m]``, and how far each row can be off."""
         found = self.engine.log_prob(hidden, ids)
         return np.asarray(found.log_probs, np.float64), np.asarray(found.error, np.float64)
 
-    def scores(self, hidden: Any, rows: Any, ids: Ids) -> tuple[Doubles, Doubles, Any]:
+    def scores(self, hidden: Singles, rows: Any, ids: Ids) -> tuple[Doubles, Doubles, Any]:
         """The log-probability of class ``ids[i]`` after the vector ``rows[i]``, how far off, whether it is the likeliest."""
         top = self.engine.topk(hidden, k=1)
         given = self.engine.exponents(self.engine.log_prob(hidden[rows], ids[:, None], eps=math.inf).logits)[:, 0]
         return given - np.asarray(top.lse, np.float64)[rows], np.asarray(top.error, np.float64)[rows], top.ids[rows, 0] == ids
 
-    def draw(self, hidden: Any, seed: int, positions: Any, **filters: Any) -> Ids:
+    def draw(self, hidden: Singles, seed: int, positions: Any, **filters: Any) -> Ids:
         """One class of each row after top_k, top_p, min_p and then temperature.
 
         Row ``i`` has the noise of ``(seed, positions[i])``, whatever the other rows are; one row's may be a number.

@@ -11,13 +11,13 @@ temperature 1. A grammar is asked about the best tokens alone where a top_k foll
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from headlong.engines.edited_row import NO_IDS, EditedRow, Noise, exponents
 from headlong.engines.sampling_filters import FIRST_CANDIDATES, GROWTH, Ranked, kept_count
 from headlong.errors import InputError
+from headlong.integrations.llama_cpp.body import Singles
 from headlong.integrations.llama_cpp.chain import penalised
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import Head
@@ -28,7 +28,7 @@ class Row(EditedRow):
     """One hidden vector ``[1, dim]``, and what has been moved or ruled out for it."""
 
     def __init__(
-        self, head: Head, hidden: Any, settings: Settings, generated: list[int], grammar: Grammar | None = None,
+        self, head: Head, hidden: Singles, settings: Settings, generated: list[int], grammar: Grammar | None = None,
         repeats: Mapping[int, float] | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.grammar = settings, grammar
