@@ -223,7 +223,7 @@ class _Race(NamedTuple):
 
     everyone: Field
     layer: Layer
-    queries: Any
+    queries: NDArray[Any]
     settings: Settings
     work: Callable[[], None]
     stage: Stage
@@ -256,7 +256,7 @@ def _near(able: Sequence[Contestant], block: Any, times: float) -> tuple[list[Co
     return [one for one in able if taken[one.name] <= times * fastest], fastest
 
 
-def compared(one: Contestant, layer: Layer, queries: Any, batch: int, truth: Truth) -> Row:
+def compared(one: Contestant, layer: Layer, queries: NDArray[Any], batch: int, truth: Truth) -> Row:
     """What a contestant's answers are worth, asked ``batch`` at a time."""
     parts = [one.answer(one.call(one.prepare(queries[i : i + batch]))) for i in range(0, len(queries), batch)]
     ids = _joined(part.ids for part in parts)
@@ -326,5 +326,5 @@ def summed(found: Sequence[Timing], batch: int, baseline: str = "") -> dict[str,
     return rows
 
 
-def _digits(value: Any, digits: int) -> float:
+def _digits(value: float | np.floating[Any], digits: int) -> float:
     return float(f"{float(value):.{digits}g}")

@@ -28,7 +28,7 @@ PIECE = 1 << 24
 """By default a piece has at most this many logits: 64 MB in float32."""
 
 
-def rows_of_a_piece(chunk: Any, vocab: int) -> int:
+def rows_of_a_piece(chunk: int | None, vocab: int) -> int:
     """``chunk``, 0 for all at once; for None a power of two with at most :data:`PIECE` logits."""
     return 1 << (max(16, PIECE // vocab).bit_length() - 1) if chunk is None else whole(chunk, "chunk", 0, MOST)
 

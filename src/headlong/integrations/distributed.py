@@ -34,7 +34,7 @@ from headlong.links import Link
 from headlong.number_checks import real
 
 Arrays = tuple[Any, ...]
-Group = Any
+Group = dist.ProcessGroup | None
 
 TIMEOUT = 60.0
 
@@ -105,9 +105,10 @@ def _own(group: Group, timeout: float) -> Group:
     start = time.monotonic()
     try:
         ranks = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)  # torch 2.6 takes no None
-        return dist.new_group(ranks, timedelta(seconds=timeout), "gloo", use_local_synchronization=True)
+        own: Group = dist.new_group(ranks, timedelta(seconds=timeout), "gloo", use_local_synchronization=True)
     except (RuntimeError, ValueError) as error:
         raise _no_answer(group, start, timeout, error) from error
+    return own
 
 
 def _digest(question: Said) -> int:

@@ -55,7 +55,7 @@ class Verbs(ABC):
     public: ClassVar[tuple[str, ...]] = ()
     """What may be set."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_") and name not in self.public and not hasattr(self, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         object.__setattr__(self, name, value)

@@ -116,7 +116,7 @@ class Head:
         found = self.engine.log_prob(hidden, ids)
         return np.asarray(found.log_probs, np.float64), np.asarray(found.error, np.float64)
 
-    def scores(self, hidden: Singles, rows: Any, ids: Ids) -> tuple[Doubles, Doubles, Any]:
+    def scores(self, hidden: Singles, rows: Ids, ids: Ids) -> tuple[Doubles, Doubles, Any]:
         """The log-probability of class ``ids[i]`` after the vector ``rows[i]``, how far off, whether it is the likeliest."""
         top = self.engine.topk(hidden, k=1)
         given = self.engine.exponents(self.engine.log_prob(hidden[rows], ids[:, None], eps=math.inf).logits)[:, 0]

@@ -175,7 +175,7 @@ class TopKClassifier(Ranking):
         rows = super()._rows(X if self._before is None else self._before.transform(X))
         return prepared(rows, self._above)
 
-    def _scores(self, rows: Any) -> Doubles:
+    def _scores(self, rows: NDArray[Any]) -> Doubles:
         return np.asarray(safe_sparse_dot(rows.astype(np.float64), self._weight.T, dense_output=True) + self._offset)
 
     def _exponents(self, scores: Doubles) -> Doubles:

@@ -73,7 +73,7 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         check_is_fitted(self)
         return validate_data(self, host_array(X), reset=False, dtype=[np.float64, np.float32], accept_sparse="csr")
 
-    def _topk(self, rows: Any, k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
+    def _topk(self, rows: NDArray[Any], k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
         log_probs, ids = zip(*(self._some(piece, k, eps) for piece in written_out(rows)), strict=True)
         return np.concatenate(log_probs), np.concatenate(ids)
 
@@ -82,14 +82,14 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         """``log_probs, ids [n, k]`` of a piece of dense rows."""
 
     @abstractmethod
-    def _scores(self, rows: Any) -> Doubles:
+    def _scores(self, rows: NDArray[Any]) -> Doubles:
         """``[n, vocab]`` decision values of rows that may be sparse."""
 
     def _exponents(self, scores: Doubles) -> Doubles:
         """What the softmax is taken of: the decision values, unless a classifier says otherwise."""
         return scores
 
-    def _all_scores(self, rows: Any) -> Doubles:
+    def _all_scores(self, rows: NDArray[Any]) -> Doubles:
         size = 8 * rows.shape[0] * len(self.classes_)
         if size > self.memory_limit:
             raise OptionError(
@@ -102,7 +102,7 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         return headlong.compile(layer, self.method, eps=self.eps, delta=self.delta)
 
 
-def host_array(rows: Any) -> Any:
+def host_array(rows: ArrayLike) -> Any:
     """A tensor as an array that scikit-learn reads; everything else as it is."""
     if kind_of(rows) != "torch":
         return rows

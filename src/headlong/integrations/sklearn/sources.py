@@ -199,6 +199,6 @@ _READERS: dict[type, Callable[[Any], LinearModel]] = {
 }
 
 
-def prepared(rows: Any, above: float | None) -> Any:
+def prepared(rows: NDArray[Any], above: float | None) -> Any:
     """``rows``, or whether each of their numbers is above a threshold."""
     return rows if above is None else binarize(rows, threshold=above)

@@ -152,7 +152,7 @@ class HeadClassifier(Ranking):
         top = self.engine_.topk(self._standardised(rows), k=k, eps=eps)
         return top.log_probs, top.ids
 
-    def _scores(self, rows: Any) -> Doubles:
+    def _scores(self, rows: NDArray[Any]) -> Doubles:
         """Decision values: what the softmax is taken of."""
         dense = np.empty((rows.shape[0], len(self.classes_)))
         start = 0
