@@ -49,7 +49,7 @@ SHOWN = ("contestant", "cold.us", "loop.us", "same", "worst")
 SPEED = ("contestant", "cold.us", "cold.x", "loop.us", "loop.x", "same", "worst")
 
 
-LEAST_CALLS, LEAST_LONG = 20, 5
+LEAST_CALLS, LEAST_LONG = 15, 5
 """A median of fewer is shown, and no factor is made of it; of calls that took a second together, the second is enough."""
 MOST_LOAD = 4
 """Of a processor, waiting programs included, when a run begins: with more it was busy, whatever others took later."""
@@ -146,7 +146,7 @@ FIRST_MODELS = ("gemma", "qwen")
 
 
 def real_models() -> list[Run]:
-    """What ``headlong bench --gguf`` and ``gguf_models.py real`` kept."""
+    """What ``headlong bench --gguf`` kept."""
     found = [stored(file.stem) or {} for file in sorted((ROOT / "results").glob("gguf-*.json"))]
     return [run for run in found if "runs" in run]
 
@@ -257,6 +257,8 @@ def measured_layers() -> str:
     for run in runs("beside", "dense products").values():
         layer = complete(run)["layer"]
         gained = {"log-probabilities": at(run, 1, OURS), "ids only": at(run, 1, IDS)}
+        if any(way not in row for row in gained.values() for way in WAYS):
+            continue  # timed in one way alone
         times = {what: [row["cold"]["x"], row["loop"]["x"]] for what, row in gained.items()}
         facts = {key: layer[key] for key in ("about", "vocab", "dim", "energy")}
         entries.append(json.dumps({**facts, "times": times, "cpu": run["environment"]["cpu"]}, ensure_ascii=False))
@@ -404,19 +406,7 @@ def llama_models() -> str:
     for found in real_models():
         title = f"**{re.sub(r'.gguf$', '', found['model'])}**, {instructions(found['environment'])}:"
         parts.append(f"{title}\n\n{markdown(decoding(found)._replace(title=''))}")
-    return "\n\n".join(parts) or missing("gguf_models.py real NAME results/gguf-NAME.json")
-
-
-def llama_perplexity() -> str:
-    found = stored("gguf-perplexity")
-    if found is None:
-        return missing("gguf_models.py perplexity MODEL.gguf TEXT results/gguf-perplexity.json")
-    rows = tuple((name, f"{value:.4f}") for name, value in found["perplexity"].items())
-    caption = (
-        f"No log-probability is further than {found['furthest from float64']:.2g} nats from float64's; promised are "
-        f"{found['error']:.2g}. {machine(found['environment'])}"
-    )
-    return markdown(ReportTable("", ("log-probabilities by", "perplexity"), rows, caption))
+    return "\n\n".join(parts) or "No committed run yet: `headlong bench --gguf MODEL.gguf -o results/gguf-NAME.json`."
 
 
 def llama_kld() -> str:
@@ -582,7 +572,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "api-names": api_names,
     "whole-steps": whole_steps, "head": head, "busy": busy, "factor": factor, "which": which, "reference": reference,
     "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-models": llama_models,
-    "llama-perplexity": llama_perplexity, "llama-kld": llama_kld, "llama-tasks": llama_tasks,
+    "llama-kld": llama_kld, "llama-tasks": llama_tasks,
     "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
