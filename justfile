@@ -87,6 +87,7 @@ bench *ARGS:
 # Every row of a layer that people have, from nothing: its package or data, or for ptb-lstm half an hour of training first
 rows LAYER *ARGS:
     {{ if LAYER == "ptb-lstm" { python + " -m studies train ptb-lstm --option training.epochs=6 && " + python + " -m studies harvest runs/ptb-lstm --out runs/harvest/ptb-lstm" } else { "true" } }}
+    {{ if LAYER =~ "^(gemma|qwen|whisper|bergamot)$" { python + " benchmarks/fetch_models.py " + LAYER } else { "true" } }}
     {{python}} benchmarks/{{ if LAYER =~ "^(catalogue|movielens)" { "recommender" } else { "dense_products" } }}.py --layer {{ if LAYER == "ptb-lstm" { "runs/harvest/ptb-lstm" } else { LAYER } }} {{ARGS}}
 
 # AArch64 under emulation, from nothing: tool chain, interpreter, kernels and tests of levels on neon and dotprod

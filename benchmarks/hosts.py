@@ -12,21 +12,18 @@ same hidden vector with the same stored weights, and the host's that are the sam
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import statistics
 import sys
-import time
-import warnings
+from functools import partial
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 import numpy as np
 
-from common.models import MODELS, folder
-from decode_step import PROMPTS, STEPS, opened
-from headlong.bench import measure
+from common import turns
+from common.models import folder, title
+from common.turns import STEPS
+from decode_step import PROMPTS, opened
 
 ALIKE = 200
 
@@ -91,36 +88,27 @@ class Watched:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser, asking = turns.options(__doc__, tokens=16, rounds=5)
     parser.add_argument("--model", choices=["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b"], default="gemma3-270m")
     parser.add_argument("--host", choices=["openvino", "onnx"], default="openvino")
     parser.add_argument("--kind", choices=["int4", "int8", "fp32"], default="int4")
-    parser.add_argument("--tokens", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--alike", action="store_true", help="compare 200 greedy tokens, and time nothing")
     parser.add_argument("--export", action="store_true", help="make the folder, and no more")
-    parser.add_argument("--json", help="the file of a page's results")
-    asked = parser.parse_args()
-    measure.claim_threads(asked.threads)
-    import torch
+    asked = asking()
     from transformers import AutoTokenizer
 
     from headlong.integrations.transformers import accelerate
 
-    torch.set_num_threads(asked.threads)
-    warnings.simplefilter("ignore")  # exporters' own
     path = exported(asked.model, asked.host, asked.kind)
     if asked.export:
         return 0
     tokenizer = AutoTokenizer.from_pretrained(folder() / f"{asked.model}.transformers", padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     ways = {"as it is": loaded(path, asked.host, asked.threads), "headlong": loaded(path, asked.host, asked.threads)}
-    pages = [page[:400] for page in list(topics.values())[:24]]  # text of another kind than what will be written
-    head = accelerate(ways["headlong"], text=pages, tokenizer=tokenizer)
+    head = accelerate(ways["headlong"], text=turns.PAGES, tokenizer=tokenizer)
     sys.stdout.write(f"{head}\n")
 
-    def call(model: Any, batch: int, turn: int, step: str, tokens: int) -> Any:
+    def call(model: Any, batch: int, step: str, tokens: int, turn: int) -> Any:
         texts = [PROMPTS[(turn + place) % len(PROMPTS)] for place in range(batch)]
         inputs = tokenizer(texts, return_tensors="pt", padding=True)
         inputs.pop("token_type_ids", None)
@@ -130,30 +118,22 @@ def main() -> int:
     engine, rows = head.engine, list[dict[str, Any]]()
     if asked.alike:
         head.by_ids = watched = Watched(head.by_ids)
-        found = {name: call(model, 1, 0, "greedy", ALIKE) for name, model in ways.items()}
+        found = {name: call(model, 1, "greedy", ALIKE, 0) for name, model in ways.items()}
         equal = {"headlong": watched.same(), "as it is": float((found["headlong"] == found["as it is"]).float().mean())}
         rows = [{"what": f"{name}, greedy", "batch": 1, "tokens": ALIKE, "equal": value} for name, value in equal.items()]
     for step, batch in () if asked.alike else itertools.product(list(STEPS)[:2], (1, 4)):
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
-        for turn in range(asked.rounds + 1):
-            for name in sorted(ways, reverse=bool(turn % 2)):
-                start = time.perf_counter()
-                call(ways[name], batch, turn, step, asked.tokens)
-                if turn:
-                    seconds[name].append((time.perf_counter() - start) / asked.tokens)
-        ratios = [one / other for one, other in zip(seconds["as it is"], seconds["headlong"], strict=True)]
-        for name, taken in seconds.items():
-            times = statistics.median(ratios) if name == "headlong" else 1.0
-            rows.append({"what": f"{name}, {step}", "batch": batch, "ms": 1e3 * statistics.median(taken), "times": times})
+        calls = {name: partial(call, model, batch, step, asked.tokens) for name, model in ways.items()}
+        taken = turns.Turns(calls, asked.rounds)
+        for name in ways:
+            found = taken.row(name, "as it is")
+            ms = 1e3 * found["seconds"] / asked.tokens
+            rows.append({"what": f"{name}, {step}", "batch": batch, "ms": ms, "times": found["times"]})
     sys.stdout.write("".join(f"{row}\n" for row in rows))
-    if asked.json:
-        about = "SmolLM2-135M-Instruct" if asked.model == "smollm2" else MODELS[asked.model].about.partition(",")[0]
-        layer = {"about": f"{about}, {asked.host}, {asked.kind}", "vocab": engine.layer.vocab, "dim": engine.layer.dim}
-        record = {"environment": measure.environment(asked.threads), "layer": layer, "rows": rows}
-        name = f"{asked.model} {asked.host} {asked.kind}{', tokens' if asked.alike else ''}"
-        more = " --alike" if asked.alike else f" --tokens {asked.tokens} --rounds {asked.rounds}"
-        command = f"python benchmarks/hosts.py --model {asked.model} --host {asked.host} --kind {asked.kind}{more}"
-        measure.keep(asked.json, "hosts", record, name, command)
+    name = f"{asked.model} {asked.host} {asked.kind}{', tokens' if asked.alike else ''}"
+    more = " --alike" if asked.alike else f" --tokens {asked.tokens} --rounds {asked.rounds}"
+    command = f"python benchmarks/hosts.py --model {asked.model} --host {asked.host} --kind {asked.kind}{more}"
+    about = f"{title(asked.model)}, {asked.host}, {asked.kind}"
+    turns.keep(asked, "hosts", about, engine.layer, rows, name, command)
     return 0
 
 

@@ -1,28 +1,24 @@
-"""Seconds of a transcript by Whisper base on a CPU: as transformers, OpenVINO or ONNX Runtime write it, and with its output
-layer read here.
+"""Seconds of a transcript by Whisper base on a CPU: as transformers writes it, and with its output layer read here.
 
     python benchmarks/fetch_models.py whisper-base && pip install --no-deps moonshine-voice==0.1.5
-    python benchmarks/transcripts.py --json results/hosts.json    # --host openvino, onnx: the versions that `just hosts` names
+    python benchmarks/transcripts.py --json results/hosts.json
 
-The model in float32, or with weights in int8, half a minute of one recording, in turns; the first turn is not counted. The
-encoder is in the times. Vectors for calibration are those of two other recordings. ``equal``: tokens that both wrote,
-timestamps included.
+The model in float32, half a minute of one recording, in turns; the first turn is not counted. The encoder is in the times.
+Vectors for calibration are those of two other recordings. ``equal``: tokens that both wrote, timestamps included.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import statistics
+import importlib
 import sys
-import time
-import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import whisper
+from common import turns, whisper
 from common.models import folder
-from headlong.bench import measure
 
 CALLS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -32,7 +28,10 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 LONGEST = 30
 OTHERS = ("beckett", "endgame_nagg_nell")
-SHARED = {"language": "en", "task": "transcribe"}
+
+
+def half_a_minute(name: str) -> Any:
+    return whisper.speech(name)[: LONGEST * whisper.RATE]
 
 
 def alike(one: Any, other: Any) -> float:
@@ -62,8 +61,6 @@ def exported(host: str, kind: str, plain: Any) -> Path:
 
 
 def opened_by(host: str, path: Path, threads: int = 2, **options: Any) -> Any:
-    import importlib
-
     package, name = CLASSES[host]
     if host == "openvino":
         options["ov_config"] = {"INFERENCE_NUM_THREADS": str(threads)}
@@ -76,71 +73,47 @@ def opened_by(host: str, path: Path, threads: int = 2, **options: Any) -> Any:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--recording", default="two_cities")
+    parser, asking = turns.options(__doc__, recording="two_cities", rounds=2)
     parser.add_argument("--host", choices=["transformers", *CLASSES], default="transformers")
     parser.add_argument("--kind", choices=["fp32", "int8"], default="fp32")
     parser.add_argument("--call", choices=list(CALLS), action="append", help="one of these alone")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", help="the file of a page's results")
-    asked = parser.parse_args()
-    measure.claim_threads(asked.threads)
-    import torch
-    from transformers import WhisperFeatureExtractor
+    asked = asking()
     from transformers.utils import logging
 
     from headlong.integrations.transformers import accelerate
 
-    torch.set_num_threads(asked.threads)
-    warnings.simplefilter("ignore")
     logging.set_verbosity_error()
-    read = WhisperFeatureExtractor()
-
-    def features(name: str) -> Any:
-        sound = whisper.speech(name)[: LONGEST * whisper.RATE]
-        return read(sound, sampling_rate=whisper.RATE, return_tensors="pt", return_attention_mask=True)
-
-    inputs = features(asked.recording)
+    inputs = whisper.features(half_a_minute(asked.recording))
     plain = whisper.opened()
-    vectors: list[Any] = []
-    keeping = plain.proj_out.register_forward_pre_hook(lambda _, given: vectors.append(given[0][:, -1]))
-    for name in OTHERS:
-        plain.generate(**features(name), **SHARED)
-    keeping.remove()
+    vectors = whisper.heard(plain, map(half_a_minute, OTHERS))
     if asked.host == "transformers":
         models = {"as it is": plain, "headlong": copy.deepcopy(plain)}
     else:
         path = exported(asked.host, asked.kind, plain)
         models = {name: opened_by(asked.host, path, asked.threads) for name in ("as it is", "headlong")}
-    head = accelerate(models["headlong"], calibration=torch.cat(vectors))
+    head = accelerate(models["headlong"], calibration=vectors)
     rows = []
+
+    def call(model: Any, options: Any, turn: int) -> Any:
+        return model.generate(**inputs, **whisper.SAID, **options)
+
     for name in asked.call or CALLS:
-        options = CALLS[name]
-        seconds: dict[str, list[float]] = {way: [] for way in models}
-        found: dict[str, Any] = {}
-        for turn in range(asked.rounds + 1):
-            for way in sorted(models, reverse=bool(turn % 2)):
-                began = time.perf_counter()
-                found[way] = models[way].generate(**inputs, **SHARED, **options)
-                if turn:
-                    seconds[way].append(time.perf_counter() - began)
-        ratios = [one / other for one, other in zip(seconds["as it is"], seconds["headlong"], strict=True)]
-        for way, taken in seconds.items():
-            row = {"what": f"{way}, {name}", "batch": 1, "seconds": statistics.median(taken), "times": 1.0}
+        ways: dict[str, Callable[[int], Any]] = {way: partial(call, model, CALLS[name]) for way, model in models.items()}
+        taken = turns.Turns(ways, asked.rounds)
+        for way, given in taken.given.items():
+            row = {"what": f"{way}, {name}", "batch": 1, **taken.row(way, "as it is"), "tokens": given[-1].shape[1]}
             if way == "headlong":
-                row |= {"times": statistics.median(ratios), "equal": alike(found[way][0], found["as it is"][0])}
-            rows.append(row | {"tokens": found[way].shape[1]})
-            sys.stdout.write(f"{rows[-1]}\n")
+                row["equal"] = alike(given[-1][0], taken.given["as it is"][-1][0])
+            rows.append(row)
+            sys.stdout.write(f"{row}\n")
     sys.stdout.write(f"{head.paths}\n")
-    if asked.json:
-        by = "" if asked.host == "transformers" else f", {asked.host}, {asked.kind}"
-        layer = {"about": f"Whisper base{by}, {LONGEST} s of speech", "vocab": head.out_features, "dim": head.in_features}
-        record = {"environment": measure.environment(asked.threads), "layer": layer, "rows": rows}
-        chosen = "".join(f" --call {name!r}" for name in asked.call or ())
-        more = f" --host {asked.host} --kind {asked.kind}" if by else ""
-        command = f"python benchmarks/transcripts.py{more} --rounds {asked.rounds}{chosen}"
-        measure.keep(asked.json, "transcripts", record, f"whisper-base{by}", command)
+    chosen = "".join(f" --call {name!r}" for name in asked.call or ())
+    by, more = "", ""
+    if asked.host != "transformers":
+        by, more = f", {asked.host}, {asked.kind}", f" --host {asked.host} --kind {asked.kind}"
+    command = f"python benchmarks/transcripts.py{more} --rounds {asked.rounds}{chosen}"
+    about = f"Whisper base{by}, {LONGEST} s of speech"
+    turns.keep(asked, "transcripts", about, head.engine.layer, rows, f"whisper-base{by}", command)
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.integrations.faiss_api import IndexFlatIP
+from headlong.integrations.faiss import IndexFlatIP
 
 DIM, K = 32, 5
 Found = list[list[int]]

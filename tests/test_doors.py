@@ -18,7 +18,8 @@ import headlong
 from headlong import teacher
 from headlong.engines.method import METHODS, option_names
 from headlong.errors import HeadlongError
-from headlong.integrations import faiss_api, offline
+from headlong.integrations import faiss as faiss_api
+from headlong.integrations import offline
 from headlong.structured import load_layer
 
 torch = pytest.importorskip("torch", reason="torch is an extra")

@@ -27,7 +27,7 @@ TREE = hl.structured.TreeLayer(RNG.standard_normal((2, 8)).astype(np.float32), N
 
 def index(path: Any) -> Any:
     pytest.importorskip("torch")
-    from headlong.integrations import faiss_api
+    from headlong.integrations import faiss as faiss_api
 
     return faiss_api.read_index(path)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import json
 import re
 import statistics
@@ -48,8 +49,8 @@ SHOWN = ("contestant", "cold.us", "loop.us", "same", "worst")
 SPEED = ("contestant", "cold.us", "cold.x", "loop.us", "loop.x", "same", "worst")
 
 
-LEAST_CALLS = 20
-"""A median of fewer is shown, and no factor is made of it."""
+LEAST_CALLS, LEAST_LONG = 15, 5
+"""A median of fewer is shown, and no factor is made of it; of calls that took a second together, the second is enough."""
 MOST_LOAD = 4
 """Of a processor, waiting programs included, when a run begins: with more it was busy, whatever others took later."""
 
@@ -93,10 +94,16 @@ def complete(record: Run) -> Run:
                 if rival and way in row and row[way].get("over") != rival["contestant"]:
                     said = f"is over {row[way].get('over')}; {rival['contestant']} is faster"
                     raise RefusedRunError(f"the run of {layer} at {batch}, {way}, {said}")
-                if rival and way in row and min(row[way]["calls"], rival[way]["calls"]) < LEAST_CALLS:
+                if rival and way in row and not (enough(row, way) and enough(rival, way)):
                     there[row["contestant"]] = row = {**row, way: {**row[way], "x": None}}
         rows += there.values()
     return {**record, "rows": rows}
+
+
+def enough(row: Run, way: str) -> bool:
+    """Whether a factor may be made of a row's median."""
+    calls, took = row[way]["calls"], row[way]["calls"] * row["batch"] * row[way]["us"] / 1e6
+    return bool(calls >= LEAST_CALLS or (calls >= LEAST_LONG and took >= 1))
 
 
 @cache
@@ -132,14 +139,16 @@ def at(record: Run, batch: int, name: str) -> Run:
 
 
 STEPS = ("greedy", "top_p 0.95", "top_p 0.95, temperature 0.8")
-FIRST_STEPS = tuple(step for step in STEPS if "temperature" not in step)  # of the first page
+FIRST_STEPS = tuple(step for step in STEPS if "temperature" not in step)
 """The kinds of a step that the first page shows."""
+FIRST_MODELS = ("gemma", "qwen")
+"""Those whose heads are most of what a token reads."""
 
 
 def real_models() -> list[Run]:
-    """What ``headlong bench --gguf`` and ``gguf_models.py real`` kept: models of random weights have a table of their own."""
+    """What ``headlong bench --gguf`` kept."""
     found = [stored(file.stem) or {} for file in sorted((ROOT / "results").glob("gguf-*.json"))]
-    return [run for run in found if "runs" in run and "shape" not in run]
+    return [run for run in found if "runs" in run]
 
 
 def instructions(made: Run) -> str:
@@ -148,32 +157,26 @@ def instructions(made: Run) -> str:
 
 
 def whole_steps() -> str:
-    """Whole steps of language models, a token each: the model as it is, and with our head."""
-    rows, said = [], dict[str, None]()
-    for found in real_models():
-        said[machine(found["environment"])] = None
-        for entry in found["runs"]:
+    """A token of language models whose head is most of what it reads: the model as it is, and with our head."""
+    rows, said = list[tuple[str, ...]](), dict[str, None]()
+    files = {re.sub(r"\.gguf$", "", found["model"]): found for found in real_models()}
+    generated = runs("transformers", "decode step")
+    for name in (one for one in files if one.startswith(FIRST_MODELS)):
+        run, lines = generated.get(name), list[tuple[Run, str, str, float, float, float]]()
+        model = run["layer"]["about"].removesuffix(", whole steps") if run else name
+        for entry in files[name]["runs"]:
             if entry["sequences"] == 1 and entry["sampler"] in FIRST_STEPS:
-                theirs, ours, ratio = medians(entry)
-                model = re.sub(r"\.gguf$", "", found["model"])
-                cells = (instructions(found["environment"]), f"{theirs:.1f} ms", f"{ours:.1f} ms", times(ratio))
-                rows.append((model, f"llama.cpp, {entry['sampler']}", *cells))
-    for run in runs("transformers", "decode step").values():
-        said[machine(run["environment"])] = None
-        for step in FIRST_STEPS:
-            ending = f", {step}"
-            each = {row["what"].removesuffix(ending): row["ms"] for row in run["rows"] if row["what"].endswith(ending)}
-            for form in ("transformers, float32", "transformers, bfloat16"):
-                ours, note = each.get(f"{form}, headlong"), ""
-                if ours is None:  # of a run in which ours was in float32 alone
-                    ours, note = each.get("transformers, headlong"), " (float32)"
-                if ours is None or form not in each:
-                    continue
-                model = run["layer"]["about"].removesuffix(", whole steps")
-                both = f"{each[form]:.1f} ms", f"{ours:.1f} ms{note}", times(each[form] / ours)
-                rows.append((model, f"{form}, {step}", instructions(run["environment"]), *both))
+                lines.append((files[name]["environment"], "llama.cpp", entry["sampler"], *medians(entry)))
+        if run:
+            each = {row["what"]: row["ms"] for row in run["rows"]}
+            for form, step in itertools.product(("transformers, float32", "transformers, bfloat16"), FIRST_STEPS):
+                theirs, ours = each[f"{form}, {step}"], each[f"{form}, headlong, {step}"]
+                lines.append((run["environment"], form, step, theirs, ours, theirs / ours))
+        for made, form, step, theirs, ours, ratio in lines:
+            said[machine(made)] = None
+            rows.append((model, f"{form}, {step}", instructions(made), f"{theirs:.1f} ms", f"{ours:.1f} ms", times(ratio)))
     if not rows:
-        return missing("decode_step.py --json results/transformers.json")
+        return missing("decode_step.py --model gemma3-270m --json results/transformers.json")
     titles = ("model", "decoded by", "processor", "a token, as it is", "with headlong", "faster")
     caption = f"One sequence. On llama.cpp the factor is the median of ratios of turns side by side. {' '.join(said)}"
     return markdown(ReportTable("", titles, tuple(rows), caption))
@@ -207,10 +210,10 @@ def head() -> str:
     shown = [there[1, name] for name in ("torch fp32", "torch bf16")]
     shown += [min(some, key=lambda row: row["cold"]["us"]) for some in few if some]
     shown += [there[1, name] for name in ("headlong", OURS, IDS)]
-    lost = [row for row in record["rows"] if row["contestant"] in ("headlong", OURS) and row["cold"]["x"] is not None]
-    shown.append(min(lost, key=lambda row: row["cold"]["x"]))
+    lost = [row for row in record["rows"] if row["contestant"] in ("headlong", OURS) and "cold" in row]
+    shown.append(min((row for row in lost if row["cold"]["x"] is not None), key=lambda row: row["cold"]["x"]))
     for row in shown:
-        cells = (micros(row["cold"]["us"]), times(row["cold"]["x"]), micros(row["loop"]["us"]), times(row["loop"]["x"]))
+        cells = [form(row[way][key]) if way in row else "–" for way in WAYS for key, form in (("us", micros), ("x", times))]
         rows.append((row["contestant"], f"{row['batch']:,}", *cells, percent(row["same"])))
     layer = record["layer"]
     size = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}"
@@ -218,6 +221,18 @@ def head() -> str:
     caption = f"{size}; {said}. {machine(record['environment'])}"
     titles = ("read by", "at once", "after other layers", "×", "in a loop", "×", "of the best ten right")
     return markdown(ReportTable("", titles, tuple(rows), caption))
+
+
+def busy() -> str:
+    """One sentence: a call beside programs that never rest."""
+    found = runs("beside", "busy").get(LANGUAGE_MODEL)
+    if found is None:
+        return missing(f"dense_products.py --layer {LANGUAGE_MODEL} --batch 1 --busy 12")
+    each = {row["contestant"]: micros(row["cold"]["us"]) for row in found["rows"] if "cold" in row}
+    others = ", ".join(f"{took} by {name}" for name, took in each.items() if "headlong" not in name)
+    ours = f"{each[OURS]} with log-probabilities and {each[IDS]} for ids alone"
+    said = f"Beside {found['busy']} programs that never rest, the median call for one query takes {ours}; {others}"
+    return f"{said}. {machine({**found['environment'], 'others': None})}"
 
 
 def which() -> str:
@@ -242,6 +257,8 @@ def measured_layers() -> str:
     for run in runs("beside", "dense products").values():
         layer = complete(run)["layer"]
         gained = {"log-probabilities": at(run, 1, OURS), "ids only": at(run, 1, IDS)}
+        if any(way not in row for row in gained.values() for way in WAYS):
+            continue  # timed in one way alone
         times = {what: [row["cold"]["x"], row["loop"]["x"]] for what, row in gained.items()}
         facts = {key: layer[key] for key in ("about", "vocab", "dim", "energy")}
         entries.append(json.dumps({**facts, "times": times, "cpu": run["environment"]["cpu"]}, ensure_ascii=False))
@@ -277,14 +294,14 @@ def counted(rows: Sequence[Run], caption: str) -> str:
     calls = [row[way]["calls"] for row in rows for way in WAYS if way in row]
     if not calls:
         return caption
-    told = f"Medians of {min(calls)} to {max(calls)} calls"
-    return f"{told}{f'; no factor is made of fewer than {LEAST_CALLS}' if min(calls) < LEAST_CALLS else ''}. {caption}"
+    told, few = f"Medians of {min(calls)} to {max(calls)} calls", f"; no factor is made of fewer than {LEAST_CALLS} short ones"
+    return f"{told}{few if min(calls) < LEAST_CALLS else ''}. {caption}"
 
 
 def expected(row: Run) -> str:
     """What a row gains; nothing where too few calls were timed."""
     said = {"cold": "cold", "loop": "in a loop"}
-    each = [f"{times(row[way]['x'])} {words}" for way, words in said.items() if row[way]["x"] is not None]
+    each = [f"{times(row[way]['x'])} {words}" for way, words in said.items() if row.get(way, {}).get("x") is not None]
     return f"{row['batch']}: {', '.join(each)}" if each else ""
 
 
@@ -389,37 +406,7 @@ def llama_models() -> str:
     for found in real_models():
         title = f"**{re.sub(r'.gguf$', '', found['model'])}**, {instructions(found['environment'])}:"
         parts.append(f"{title}\n\n{markdown(decoding(found)._replace(title=''))}")
-    return "\n\n".join(parts) or missing("gguf_models.py real NAME results/gguf-NAME.json")
-
-
-def llama_shapes() -> str:
-    """Models with random weights in the shapes of others."""
-    rows, made = [], ""
-    for file in sorted((ROOT / "results").glob("gguf-*.json")):
-        found = stored(file.stem) or {}
-        if "shape" not in found:
-            continue
-        shape, took, made = found["shape"], found["took"], machine(found["environment"])
-        read = f"{took['rows']:,.0f} rows, {took['bytes'] / 2**20:.0f} MiB" if took else ""
-        for entry in found["runs"]:
-            theirs, ours, ratio = medians(entry)
-            cells = (entry["sampler"], f"{theirs:.2f}", f"{ours:.2f}", times(ratio), read)
-            rows.append((file.stem.removeprefix("gguf-"), f"{shape['vocab']:,} × {shape['dim']:,}", *cells))
-    made = f"Factors are medians of ratios of turns side by side. {made}"
-    titles = ("shape", "output layer", "sampler", "llama.cpp, ms a token", "headlong", "llama.cpp / headlong", "read, greedy")
-    return markdown(ReportTable("", titles, tuple(rows), made)) if rows else missing("gguf_models.py shape NAME FILE.json")
-
-
-def llama_perplexity() -> str:
-    found = stored("gguf-perplexity")
-    if found is None:
-        return missing("gguf_models.py perplexity MODEL.gguf TEXT results/gguf-perplexity.json")
-    rows = tuple((name, f"{value:.4f}") for name, value in found["perplexity"].items())
-    caption = (
-        f"No log-probability is further than {found['furthest from float64']:.2g} nats from float64's; promised are "
-        f"{found['error']:.2g}. {machine(found['environment'])}"
-    )
-    return markdown(ReportTable("", ("log-probabilities by", "perplexity"), rows, caption))
+    return "\n\n".join(parts) or "No committed run yet: `headlong bench --gguf MODEL.gguf -o results/gguf-NAME.json`."
 
 
 def llama_kld() -> str:
@@ -583,9 +570,9 @@ def _sentence(text: str) -> str:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "api-names": api_names,
-    "whole-steps": whole_steps, "head": head, "factor": factor, "which": which, "reference": reference,
+    "whole-steps": whole_steps, "head": head, "busy": busy, "factor": factor, "which": which, "reference": reference,
     "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-models": llama_models,
-    "llama-shapes": llama_shapes, "llama-perplexity": llama_perplexity, "llama-kld": llama_kld, "llama-tasks": llama_tasks,
+    "llama-kld": llama_kld, "llama-tasks": llama_tasks,
     "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}

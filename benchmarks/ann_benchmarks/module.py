@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import headlong
 from headlong.errors import InputError, OptionError
-from headlong.integrations.faiss_index import IndexFlat
+from headlong.integrations.faiss.index import IndexFlat
 
 METRICS = {"dot": "inner_product", "angular": "cosine", "euclidean": "l2"}
 PATHS = ("auto", "dense")

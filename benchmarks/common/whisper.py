@@ -18,12 +18,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from common.models import model_file
 from headlong.demo.language_model import package_folder
 from headlong.errors import MalformedFileError
 
+from .models import model_file  # noqa: TID252 - common.models in a script, benchmarks.common.models here
+
 TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 RATE = 16_000
+SAID = {"language": "en", "task": "transcribe"}
+WINDOW, WINDOWS = 10, {"train": ("endgame_nagg_nell", "beckett"), "valid": ("two_cities",)}
+"""Seconds that are heard at once for vectors, from each second of these recordings on."""
 
 
 def _text(file: BinaryIO) -> str:
@@ -122,3 +126,30 @@ def speech(name: str = "two_cities") -> Any:
     shared = math.gcd(rate, RATE)
     mono = samples.astype(np.float32).mean(1) / 2**15
     return resample_poly(mono, RATE // shared, rate // shared).astype(np.float32)
+
+
+def features(sound: Any) -> Any:
+    from transformers import WhisperFeatureExtractor
+
+    return WhisperFeatureExtractor()(sound, sampling_rate=RATE, return_tensors="pt", return_attention_mask=True)
+
+
+def heard(model: Any, sounds: Any) -> Any:
+    """The hidden vectors ``[n, dim]`` of which the model writes each sound, greedily."""
+    import torch
+
+    vectors: list[Any] = []
+    keeping = model.proj_out.register_forward_pre_hook(lambda _, given: vectors.append(given[0][:, -1]))
+    for sound in sounds:
+        model.generate(**features(sound), **SAID)
+    keeping.remove()
+    return torch.cat(vectors)
+
+
+def windows() -> dict[str, Any]:
+    model, found = opened(), {}
+    for split, names in WINDOWS.items():
+        sounds = [speech(name) for name in names]
+        starts = [(sound, at) for sound in sounds for at in range(0, max(len(sound) - WINDOW * RATE, 0) + 1, RATE)]
+        found[split] = heard(model, (sound[at : at + WINDOW * RATE] for sound, at in starts)).numpy()
+    return found

@@ -28,6 +28,13 @@ struct BothEnds {
     }
 };
 
+double sum_of(const double (&of)[kTile]) {
+    double part[4] = {};  // side by side: each waits for its last
+    for (int c = 0; c < kTile; c += 4)
+        for (int i = 0; i < 4; ++i) part[i] += of[c + i];
+    return part[0] + part[1] + (part[2] + part[3]);
+}
+
 double share_of(double odds) { return odds < kInf ? odds / (1 + odds) : 1; }
 
 // The classes of one query before and behind one of them.
@@ -93,8 +100,7 @@ class Sides {
         std::vector<double> before(codes_.count + 1);
         for (int64_t t = 0; t < codes_.count; ++t) {
             spread(t, b, u);
-            before[t + 1] = before[t];
-            for (int c = 0; c < kTile; ++c) known += b[c], before[t + 1] += u[c];
+            known += sum_of(b), before[t + 1] = before[t] + sum_of(u);
         }
         const double gaps = before[codes_.count], slack = state_.too_large() + 4 * slop_ * most_, odds = 2 / on.delta;
         if (!(gaps > 0) || !std::isfinite(gaps) || !std::isfinite(slack)) return 0;
@@ -144,13 +150,14 @@ class Sides {
     void spread(int64_t t, double* b, double* u) const {
         Tile tile;
         read(t, tile);
-        for (int c = 0; c < kTile; ++c) {
-            const double mass = tile.masses.mass[c], gap = static_cast<double>(tile.masses.shared[c]) * tile.masses.sum.off.part;
-            if ((tile.rest >> c & 1) == 0) b[c] = u[c] = 0;
-            else if (tile.between >> c & 1) b[c] = ((static_cast<double>(estimates_[t * kTile + c]) + state_.query.add > x_.z ? 1 : 0) - top_p_) * mass, u[c] = mass + gap;
-            else if (tile.before >> c & 1) b[c] = (1 - top_p_) * mass, u[c] = (1 - top_p_) * gap;
-            else b[c] = -top_p_ * mass, u[c] = top_p_ * gap;
-        }
+        const double part = tile.masses.sum.off.part;
+        const float *mass = tile.masses.mass, *shared = tile.masses.shared;
+        for (int c = 0; c < kTile; ++c) b[c] = -top_p_ * mass[c], u[c] = top_p_ * (shared[c] * part);  // zeros of classes that are not `rest`
+        each_bit(tile.before | tile.between, [&](int c) {
+            const double gap = shared[c] * part;
+            if (tile.before >> c & 1) b[c] = (1 - top_p_) * mass[c], u[c] = (1 - top_p_) * gap;
+            else b[c] = ((static_cast<double>(estimates_[t * kTile + c]) + state_.query.add > x_.z ? 1 : 0) - top_p_) * mass[c], u[c] = mass[c] + gap;
+        });
     }
 
     const QueryState& state_;

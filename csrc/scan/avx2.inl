@@ -27,4 +27,4 @@ inline I total(Sum sum) { return (I)sum; }
 inline __attribute__((always_inline)) void ahead(const uint8_t* codes, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) _mm_prefetch(reinterpret_cast<const char*>(codes) + at, _MM_HINT_T1);
 }
-constexpr int AT_ONCE(int rows) { return rows <= 2 ? 4 : rows == 4 ? 2 : 1; }
+constexpr int AT_ONCE(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : rows == 4 ? 2 : 1; }

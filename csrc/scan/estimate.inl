@@ -49,14 +49,23 @@ inline Q quad(const uint8_t* group) {
 template <int Bits, int Rows, int Lanes, int Vectors, int G, int... Joined>
 inline __attribute__((always_inline)) void add_quads(const uint8_t* group, const int8_t* x, Sum (&sums)[Rows][Vectors], std::integer_sequence<int, Joined...>) {
     constexpr int kJoined = sizeof...(Joined);
-    Q codes[Vectors][kJoined];
-#pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) ((codes[v][Joined] = quad<Bits, G + Joined>(group + v * LANES * 4)), ...);
+    if constexpr (Rows == 1) {
+        const decltype(broadcast(x)) fours[kJoined] = {broadcast(x + (G + Joined) * Lanes * 4)...};
 #pragma GCC unroll 8
-    for (int q = 0; q < Rows; ++q) {
-        const decltype(broadcast(x)) fours[kJoined] = {broadcast(x + ((G + Joined) * Lanes + q) * 4)...};
+        for (int v = 0; v < Vectors; ++v) {
+            const Q codes[kJoined] = {quad<Bits, G + Joined>(group + v * LANES * 4)...};
+            dots<Bits>(sums[0][v], codes, fours);
+        }
+    } else {
+        Q codes[Vectors][kJoined];
 #pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) dots<Bits>(sums[q][v], codes[v], fours);
+        for (int v = 0; v < Vectors; ++v) ((codes[v][Joined] = quad<Bits, G + Joined>(group + v * LANES * 4)), ...);
+#pragma GCC unroll 8
+        for (int q = 0; q < Rows; ++q) {
+            const decltype(broadcast(x)) fours[kJoined] = {broadcast(x + ((G + Joined) * Lanes + q) * 4)...};
+#pragma GCC unroll 4
+            for (int v = 0; v < Vectors; ++v) dots<Bits>(sums[q][v], codes[v], fours);
+        }
     }
 }
 
@@ -71,8 +80,9 @@ inline __attribute__((always_inline)) void add_group(const uint8_t* group, const
 // Some queries of `Lanes` that stand side by side, from `row` on.
 template <int Bits, int Rows, int Lanes, int Vectors>
 inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int64_t groups, const ScanPass& pass, int row, const uint8_t* scales, int64_t ask, float* est) {
-    Sum sums[Rows][Vectors] = {}, others[Rows][Vectors] = {};  // of one query, two sums in turns: each waits for its last
-    auto& odd = Rows == 1 ? others : sums;
+    constexpr bool kTurns = Rows * Vectors < 8;  // two sums in turns: each waits for its last
+    Sum sums[Rows][Vectors] = {}, others[Rows][Vectors] = {};
+    auto& odd = kTurns ? others : sums;
     constexpr int64_t kAsked = Vectors * LANES * 4 < 64 ? 64 : Vectors * LANES * 4;
     const int8_t* x = pass.x + row * 4;
     for (int64_t g = 0; g < groups; ++g, codes += Bits * kTile * 4, x += 32 * Lanes) {
@@ -86,7 +96,7 @@ inline __attribute__((always_inline)) void add_segment(const uint8_t* codes, int
         const int32_t off = Bits == 8 && kSigned ? -pass.sum[row + q] : ((1 << Bits) - 1) * pass.sum[row + q];
         const F step = splat(pass.step[row + q]);
         for (int v = 0; v < Vectors; ++v) {
-            const F dot = __builtin_convertvector((Rows == 1 ? total(sums[q][v]) + total(others[q][v]) : total(sums[q][v])) * 2 - off, F);
+            const F dot = __builtin_convertvector((kTurns ? total(sums[q][v]) + total(others[q][v]) : total(sums[q][v])) * 2 - off, F);
             float* to = est + (row + q) * kTile + v * LANES;
             store(to, fused(dot, load_bytes(scales + v * LANES * 4) * step, load(to)));
         }

@@ -13,6 +13,8 @@ from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple, Protocol, overload
 
+from numpy.typing import ArrayLike
+
 import headlong.engines.changed  # noqa: F401  # what engines become when classes come and go
 from headlong import native
 from headlong.arrays import is_linear
@@ -66,7 +68,7 @@ def compile(
     eps: float = 0.01,
     delta: float = 1e-6,
     log_probs: bool = True,
-    calibration: Any = None,
+    calibration: ArrayLike | None = None,
     adapt: bool = False,
     threads: int | None = None,
     seed: int = 0,
@@ -155,14 +157,14 @@ def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:
     return place
 
 
-def _check_placed(place: str, *, calibration: Any, adapt: bool) -> None:
+def _check_placed(place: str, *, calibration: ArrayLike | None, adapt: bool) -> None:
     """OptionError where vectors or queries should choose a plan: on a device nothing is chosen."""
     for name, given in (("calibration", calibration is not None), ("adapt", adapt)):
         if given:
             raise OptionError(f"{name} was given, but device is {place!r}: engines there learn from no vectors, leave it out")
 
 
-def _structured(layer: StructuredLayer, wish: Wish, calibration: Any, running: Running) -> StructuredEngine:
+def _structured(layer: StructuredLayer, wish: Wish, calibration: ArrayLike | None, running: Running) -> StructuredEngine:
     """The engine of the layer's kind."""
     method = wish.method
     if method not in ("auto", layer.kind):
@@ -176,7 +178,7 @@ def _structured(layer: StructuredLayer, wish: Wish, calibration: Any, running: R
     return engine(layer, chosen, wish.promise, running._replace(reason=reason))
 
 
-def _vectors(calibration: Any, dim: int, vocab: int | None = None) -> Doubles:
+def _vectors(calibration: ArrayLike | None, dim: int, vocab: int | None = None) -> Doubles:
     """Calibration vectors, checked."""
     vectors = checked_hidden(calibration, dim, "calibration", vocab)
     if not len(vectors):

@@ -24,6 +24,8 @@ import headlong
 from headlong.arrays import evenly
 from headlong.bench import expected
 from headlong.bench.measure import Progress
+from headlong.bench.oracle import wide_rows
+from headlong.bench.synthetic import scale
 from headlong.dtypes import Doubles
 from headlong.engines.arguments import FLOAT32_MAX, checked_hidden, checked_k
 from headlong.engines.base import Engine
@@ -42,11 +44,9 @@ DEFAULT = Promise(0.01, 1e-6)
 """What compile promises where nothing is asked for."""
 ENOUGH = 4
 """Hidden vectors for each coordinate, from which on their second moments are those of later ones, about."""
-SYNTHETIC_TOP = 0.3
 MUCH_SMALLER = 4
 """Times fewer weights than any layer that was measured has: nothing is known of such."""
 CLASSES = 1 << 16
-BLOCK = 1 << 23
 PERCENTILES = (0, 5, 50, 95, 100)
 
 
@@ -69,7 +69,7 @@ class Facts(NamedTuple):
     energy: float | None
 
 
-def inspect(layer: Layer, hidden: Any, k: int, threads: int, progress: Progress) -> Facts:
+def inspect(layer: Layer, hidden: NDArray[Any] | None, k: int, threads: int, progress: Progress) -> Facts:
     """Everything the tables below are made of. ``hidden`` None: synthetic ones."""
     checked_k(k, layer.vocab)
     if hidden is not None and not len(hidden):
@@ -100,19 +100,8 @@ def synthetic_hidden(layer: Layer, count: int) -> Doubles:
     rng = stream("trial queries", 0)
     directions = rng.standard_normal((min(count, 16), layer.dim))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-    z = np.concatenate([directions @ rows.T for rows in _blocks(layer)], axis=1)
-    bias = 0.0 if layer.bias is None else np.asarray(layer.bias, np.float64)
-
-    def median_top(length: float) -> float:
-        f = layer.link(length * z + bias)
-        return float(np.median(1 / np.exp(f - f.max(1, keepdims=True)).sum(1)))
-
-    low, high = 1e-3, 1e6
-    for _ in range(40):  # halves the logarithm of the length
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if median_top(middle) < SYNTHETIC_TOP else (low, middle)
     rows = rng.standard_normal((count, layer.dim))
-    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True) * low)
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True) * scale(layer, directions))
 
 
 def tables(facts: Facts) -> list[ReportTable]:
@@ -230,20 +219,12 @@ def as_json(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _blocks(layer: Layer) -> Iterator[Doubles]:
-    """The rows in float64, some at a time."""
-    step = max(1, BLOCK // layer.dim)
-    for start in range(0, layer.vocab, step):
-        yield np.asarray(layer.weight[start : start + step], np.float64)
-
-
 def spectrum(layer: Layer, progress: Progress) -> tuple[Doubles, Doubles]:
     """Row norms and singular values ``[min(vocab, dim)]``, falling."""
     norms, gram = [], np.zeros((layer.dim, layer.dim))
-    for done, rows in enumerate(_blocks(layer)):
+    for some, rows in wide_rows(layer):
         norms.append(np.linalg.norm(rows, axis=1))
         gram += rows.T @ rows
-        progress(done + 1, -(-layer.vocab * layer.dim // BLOCK))
-    progress(1, 1)
+        progress(min(some.stop, layer.vocab), layer.vocab)
     energies = np.linalg.eigvalsh(gram)[::-1][: min(layer.vocab, layer.dim)]
     return np.concatenate(norms), np.sqrt(np.maximum(energies, 0.0))

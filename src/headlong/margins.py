@@ -15,11 +15,11 @@ A row that is open under a rounding may still come out right with it; a row that
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headlong import native
 from headlong.dtypes import Doubles, Flags
@@ -45,7 +45,7 @@ class Margins(NamedTuple):
     decided: dict[str, Flags]
 
 
-def margins(layer: Layer, hidden: Any, threads: int = 1) -> Margins:
+def margins(layer: Layer, hidden: ArrayLike, threads: int = 1) -> Margins:
     """The margin of each row of ``hidden [n, dim]``; every row of the layer is read, in float64."""
     rows = checked_hidden(hidden, layer.dim, vocab=layer.vocab)
     if layer.vocab < 2:

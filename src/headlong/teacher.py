@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headlong.answers import TopK
 from headlong.arrays import hidden_rows
 from headlong.dtypes import Floats
+from headlong.engines.contract import Verbs
 from headlong.errors import InputError, MalformedFileError, StoreError, named
 from headlong.number_checks import file_name, whole
 from headlong.store import open_file, write_file
@@ -40,7 +41,7 @@ class Teacher(NamedTuple):
 
 
 def distill(
-    engine: Any, hidden: Any, out: str | os.PathLike[str], k: int = 64, shard: int = SHARD,
+    engine: Any, hidden: ArrayLike, out: str | os.PathLike[str], k: int = 64, shard: int = SHARD,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Path]:  # fmt: skip
     """What ``engine`` says of ``hidden [n, dim]``, in ``out``; shards that are there already, of the same call, are kept."""
@@ -63,16 +64,15 @@ def distill(
             parts = [_taught(engine, hidden[at : min(at + BLOCK, stop)], k) for at in range(start, stop, BLOCK)]
             columns = (np.concatenate(column) for column in zip(*parts, strict=True))
             write_file(path, dict(zip(Teacher._fields, columns, strict=True)), about)
-        elif (found := open_file(path).metadata) != found | about:
-            other = ", ".join(f"{name} {found.get(name)}, not {new}" for name, new in about.items() if found.get(name) != new)
-            raise StoreError(f"{path} is of another call ({other}); give another folder, or remove it")
+        else:
+            open_file(path).check_call(about)
         made.append(path)
         if progress is not None:
             progress(stop, len(hidden))
     return made
 
 
-def _taught(engine: Any, hidden: Any, k: int) -> Teacher:
+def _taught(engine: Verbs, hidden: ArrayLike, k: int) -> Teacher:
     top: TopK = engine.topk(np.asarray(hidden).astype(np.float64), k)
     tail, tail_error = tail_of(top, engine.layer.vocab)
     ids, logits = top.ids.astype(np.int32), top.logits.astype(np.float32)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import headlong
 from headlong import native
@@ -42,7 +43,7 @@ TIE = 1e-9
 
 def tune(
     layer: Layer,
-    hidden: Any,
+    hidden: ArrayLike,
     *,
     k: int = 10,
     eps: float = 0.01,

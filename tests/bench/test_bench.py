@@ -208,6 +208,22 @@ def test_calls_are_timed_cold_and_in_a_loop(rng: np.random.Generator) -> None:
     assert ways(only) == ["cold"] and only["environment"]["isa_used"]
 
 
+def test_of_batches_only_those_near_the_fastest_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is slow has its answers compared, and no time; single queries time everybody, and long calls are timed cold."""
+    took = {"fast": 0.002, "near": 0.004, "slow": 0.01}
+    field = [Contestant(name, lambda block, seconds=seconds: seconds) for name, seconds in took.items()]
+    with monkeypatch.context() as clock:
+        clock.setattr(measure, "wall", lambda call, block: call(block))
+        near, fastest = rows._near(field, np.ones((1, 2)), 3.0)
+    assert ([one.name for one in near], fastest) == (["fast", "near"], 0.002)
+    monkeypatch.setattr(rows, "_near", lambda able, block, times: (able[:1], 2 * rows.LONG * (len(block) == 16)))
+    layer = Layer(np.random.default_rng(0).standard_normal((60, 4), np.float32))
+    settings = replace(QUICK, batches=(1, 8, 16), near=2.5)
+    found = rows.run(layer, np.ones((16, 4)), ["full", "numpy fp32"], settings, silent)["rows"]
+    both = ["cold", "loop"]
+    assert [[way for way in both if way in row] for row in found] == [both, both, both, [], ["cold"], []]
+
+
 def test_speed_is_over_the_fastest_dense_product_of_each_batch() -> None:
     taken = [Timing("numpy fp32", 4, [8e-6, 8e-6]), Timing("torch int8", 4, [4e-6, 5e-6, 3e-6]), Timing("headlong", 4, [1e-6])]
     found = rows.summed(taken, 4)

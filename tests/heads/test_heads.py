@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from headlong.errors import DtypeError, IdError, InputError, OptionError, ShapeError, UnsupportedError
+from headlong.errors import DtypeError, IdError, OptionError, ShapeError, UnsupportedError
 from headlong.heads import HEADS, DenseHead, Head, build_head
-from headlong.heads.autocast import AutocastCrossEntropy
 from headlong.layers.matrix import Layer
 from thinned import every
 
@@ -172,31 +171,6 @@ def test_a_layer_is_a_copy_that_gives_the_same_logits() -> None:
     with torch.no_grad():
         head.weight.add_(1)
     assert Layer(layer.weight, layer.bias).checksum() == checksum != head.to_layer().checksum()
-
-
-# the loss under autocast on a CPU
-
-
-@pytest.mark.parametrize("rows", [1, 4, 100])
-def test_autocast_gradients_are_the_derivatives_in_float64(rows: int) -> None:
-    hidden, target = asked((9, 5, 7))
-    weight, bias = torch.randn(7, 5, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
-    given = [value.double().requires_grad_() for value in (hidden, weight, bias)]
-
-    loss = AutocastCrossEntropy.apply(*given, target, rows, torch.float64)
-    expected = functional.cross_entropy(functional.linear(*given), target)
-    torch.testing.assert_close(loss, expected)
-    for found, true in zip(torch.autograd.grad(3 * loss, given), torch.autograd.grad(3 * expected, given), strict=True):
-        torch.testing.assert_close(found, true)
-
-
-def test_autocast_loss_goes_back_once() -> None:
-    head, (hidden, target) = DenseHead(5, 7), asked((9, 5, 7))
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = head(hidden, target).loss
-    loss.backward(retain_graph=True)
-    with pytest.raises(InputError, match="called twice"):
-        loss.backward()
 
 
 def test_autocast_takes_half_precision_hidden_vectors_and_no_bias() -> None:

@@ -30,8 +30,11 @@ from headlong.errors import (
     OptionError,
     ShapeError,
 )
-from headlong.integrations import faiss_api, faiss_distances, faiss_index, faiss_selectors
-from headlong.integrations.faiss_api import IndexFlat, IndexFlatIP, IndexFlatL2, IndexIDMap
+from headlong.integrations import faiss as faiss_api
+from headlong.integrations.faiss import IndexFlat, IndexFlatIP, IndexFlatL2, IndexIDMap
+from headlong.integrations.faiss import distances as faiss_distances
+from headlong.integrations.faiss import index as faiss_index
+from headlong.integrations.faiss import selectors as faiss_selectors
 
 Headlong: Any = script("benchmarks/ann_benchmarks/module.py").Headlong
 RNG = np.random.default_rng(3)

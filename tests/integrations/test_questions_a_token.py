@@ -59,7 +59,7 @@ def test_an_edited_row_asks_for_a_normaliser_seldom(engine: Any, name: str) -> N
     logits = engine.layer.weight.astype(np.float64)
     for place in range(TOKENS):
         hidden = torch.from_numpy(rng.standard_normal((1, DIM)).astype(np.float32))
-        token = Row(counting, hidden, edits, 0, recipe).draw(3, place)
+        token = Row(counting, hidden, edits, 0, recipe).next(3, place)
         if place % 10 == 0:  # the same noise over every class
             x = logits @ hidden[0].numpy().astype(np.float64)
             x[[7, 9]], x[[5, 6]] = (4.0, 1.0), -np.inf
@@ -86,7 +86,7 @@ def test_filters_by_surprisal_are_left_as_they_were(engine: Any) -> None:
     recipe: Any = SimpleNamespace(filters={}, surprisals=Surprisals(typical_p=0.5))
     edits = Edits([np.empty(0, np.int64)], [np.array([7])], [np.array([4.0])])
     hidden = torch.from_numpy(np.random.default_rng(1).standard_normal((1, DIM)).astype(np.float32))
-    assert 0 <= Row(engine, hidden, edits, 0, recipe).draw(3, 0) < VOCAB
+    assert 0 <= Row(engine, hidden, edits, 0, recipe).next(3, 0) < VOCAB
 
 
 CHAINS: dict[str, tuple[dict[str, Any], float]] = {

@@ -16,11 +16,13 @@ from collections.abc import Sequence
 from functools import cache
 from math import log2
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from headlong.arrays import evenly
+from headlong.bench.oracle import wide_rows
 from headlong.layers.matrix import Layer
 
 FILE = Path(__file__).with_name("measured_layers.json")
@@ -28,7 +30,6 @@ LIKE = 0.1
 """A difference of energy that weighs as much as twice the weights."""
 VECTORS = 8192
 """Hidden vectors that are looked at."""
-ROWS = 1 << 15
 
 
 class Measured(NamedTuple):
@@ -42,11 +43,10 @@ class Measured(NamedTuple):
     cpu: str
 
 
-def energy(layer: Layer, hidden: Any, part: int = 8) -> float:
+def energy(layer: Layer, hidden: ArrayLike, part: int = 8) -> float:
     """The share of the logits' energy in the first ``dim / part`` directions: what an estimate from few of them can see."""
     dim, gram = layer.dim, np.zeros((layer.dim, layer.dim))
-    for start in range(0, layer.vocab, ROWS):
-        rows = np.asarray(layer.weight[start : start + ROWS], np.float64)
+    for _, rows in wide_rows(layer):
         gram += rows.T @ rows
     mean = np.mean(layer.weight, axis=0, dtype=np.float64)
     gram -= layer.vocab * np.outer(mean, mean)

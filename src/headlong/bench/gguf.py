@@ -17,12 +17,13 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from headlong.bench.machine_load import Neighbours, load_average
 from headlong.bench.measure import Progress, environment, silent
+from headlong.bench.oracle import Truth
 from headlong.errors import OptionError
 
 SAMPLERS: dict[str, dict[str, float]] = {
@@ -35,8 +36,6 @@ SAMPLERS: dict[str, dict[str, float]] = {
 TEXT = "The history of the city begins with a settlement by the river, where"
 QUIET, ATTEMPTS = 0.05, 4
 """A share of the processors that others may take in a turn, and how often it is taken again."""
-ROWS = 1 << 13
-"""Rows of a head that are written out in float64 at once."""
 PROMPT = 16
 """Tokens of each prompt; other sequences begin elsewhere in the same text."""
 
@@ -114,18 +113,25 @@ class Stock:
         self._api.llama_model_free(self._model)
 
 
+class Turns(NamedTuple):
+    """What is timed: ``rounds`` turns of so many ``tokens``, for each number of ``sequences`` and each sampler."""
+
+    sequences: Sequence[int] = (1, 4)
+    tokens: int = 32
+    rounds: int = 5
+    samplers: Sequence[str] = tuple(SAMPLERS)
+
+
 def run(
     path: str | os.PathLike[str],
-    sequences: Sequence[int] = (1, 4),
-    count: int = 32,
-    rounds: int = 5,
+    asked: Turns,
     threads: int = 1,
     cache: str | os.PathLike[str] | None = None,
     progress: Progress = silent,
-    samplers: Sequence[str] = tuple(SAMPLERS),
     **promise: Any,
 ) -> dict[str, Any]:
     """The record: times of every turn, bytes by part, and how many of the tokens of the first greedy turn are the same."""
+    sequences, count, rounds, samplers = asked
     made, runs, engine, memory, busiest = environment(threads, load=load_average()), [], "", {}, 0.0
     done, turns = 0, len(sequences) * len(samplers) * rounds
     for number in sequences:
@@ -190,15 +196,7 @@ def in_float64(model: Any, prompts: list[list[int]], count: int) -> tuple[int, i
     finally:
         del head.likeliest
     rows, chosen = np.concatenate(hidden), np.concatenate(ids)
-    best, own = np.full(len(rows), -np.inf), np.empty(len(rows))
-    for start in range(0, head.vocab, ROWS):
-        logits = rows @ np.asarray(head.layer.weight[start : start + ROWS], np.float64).T
-        if head.layer.bias is not None:
-            logits += head.layer.bias[start : start + ROWS]
-        best = np.maximum(best, logits.max(axis=1))
-        here = (chosen >= start) & (chosen < start + ROWS)
-        own[here] = logits[here, chosen[here] - start]
-    return int((own >= best).sum()), len(rows)
+    return int((Truth.of(head.layer, rows, 1).ids[:, 0] == chosen).sum()), len(rows)
 
 
 def _opened(path: Any, number: int, count: int, threads: int, cache: Any, promise: dict[str, Any]) -> dict[str, Any]:

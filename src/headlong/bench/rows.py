@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import headlong
 from headlong.arrays import evenly
@@ -27,6 +28,7 @@ from headlong.bench.machine_load import Neighbours, load_average
 from headlong.bench.measure import Contestant, Progress, Schedule, Timing
 from headlong.bench.oracle import Truth, true_log_probs
 from headlong.engines.arguments import checked_eps, checked_hidden, checked_k
+from headlong.engines.contract import Verbs
 from headlong.errors import OptionError, ShapeError
 from headlong.layers.matrix import Layer
 from headlong.number_checks import real, whole
@@ -41,8 +43,8 @@ ENGINES = (
 )  # fmt: skip
 TIE, ROUNDING = 1e-9, 1e-9
 """In nats: log-probabilities as near count as equal, and what the truth itself may be off by."""
-LARGE = 64
-"""From so many queries a call on, a turn is one call."""
+LARGE, LONG = 64, 0.25
+"""From so many queries a call on, a turn is one call; seconds of a long call."""
 DRAFTED, DRAFTS = 16, 16
 """Batches of this size are those of a drafter of tokens, which asks for so many classes."""
 WAYS = ("cold", "loop")
@@ -54,7 +56,9 @@ class Settings:
     """What was asked of everyone, how the clock was read, and what speed is over (empty: the fastest dense product).
 
     ``eps`` and ``delta`` of our engines are those of ``compile`` where they are None. Of the ``queries`` as many as
-    ``answered``, and one batch at least, are compared with float64.
+    ``answered``, and one batch at least, are compared with float64. ``near``: of batches, nobody is timed whose call
+    took more than so many times the fastest's, of two calls each, and calls of ``LONG`` seconds are timed cold alone: they read
+    more than the caches hold themselves; 0: everybody is, in all ways.
     """
 
     k: int = 10
@@ -69,6 +73,7 @@ class Settings:
     seconds: float = 20.0
     seed: int = 0
     baseline: str = ""
+    near: float = 0.0
     ways: tuple[str, ...] = WAYS
 
     def __post_init__(self) -> None:
@@ -98,12 +103,12 @@ def batches(text: str) -> tuple[int, ...]:
     return found
 
 
-def available(calibration: Any) -> list[str]:
+def available(calibration: NDArray[Any] | None) -> list[str]:
     """Every engine that these vectors allow, then every rival that is installed."""
     return [*(name for name in ENGINES if calibration is not None or "calibrated" not in name), *rivals.installed()]
 
 
-def compiled(name: str, layer: Layer, settings: Settings, calibration: Any) -> Any:
+def compiled(name: str, layer: Layer, settings: Settings, calibration: NDArray[Any] | None) -> Any:
     """The engine of that name."""
     options: dict[str, Any] = {"threads": settings.threads, "seed": settings.seed}
     options |= {key: value for key in ("eps", "delta") if (value := getattr(settings, key)) is not None}
@@ -128,7 +133,9 @@ class Field(NamedTuple):
         return [make(k) for make in self.made.values()]
 
 
-def field(layer: Layer, names: Sequence[str] | None, settings: Settings, calibration: Any, progress: Progress) -> Field:
+def field(
+    layer: Layer, names: Sequence[str] | None, settings: Settings, calibration: NDArray[Any] | None, progress: Progress
+) -> Field:
     """The engines and rivals of those names, compiled and built; None: of all that can be made here."""
     wanted = available(calibration) if names is None else list(names)
     unknown = next((name for name in wanted if name not in (*ENGINES, *rivals.RIVALS)), None)
@@ -153,7 +160,7 @@ def field(layer: Layer, names: Sequence[str] | None, settings: Settings, calibra
     return Field(made, left_out)
 
 
-def _asker(name: str, engine: Any, build: float) -> Callable[[int], Contestant]:
+def _asker(name: str, engine: Verbs, build: float) -> Callable[[int], Contestant]:
     about = {"engine": repr(engine), "promise": str(engine.promise), "build": build}
     about["reason"] = f"{engine.name}: {engine.reason}"
     return lambda k: Contestant(name, lambda hidden: engine.topk(hidden, k=k), about=about)
@@ -174,7 +181,12 @@ def _rival(name: str, layer: Layer, threads: int) -> Callable[[int], Contestant]
 
 
 def run(
-    layer: Layer, hidden: Any, names: Sequence[str] | None, settings: Settings, stage: Stage, calibration: Any = None
+    layer: Layer,
+    hidden: NDArray[Any],
+    names: Sequence[str] | None,
+    settings: Settings,
+    stage: Stage,
+    calibration: NDArray[Any] | None = None,
 ) -> Record:
     """The rows of the named contestants at every batch size, and what a reader needs to judge them."""
     queries, settings = spread(layer, hidden, settings)
@@ -183,7 +195,8 @@ def run(
         everyone = field(layer, names, settings, calibration, stage("compile"))
         everyone.at(settings.classes(settings.batches[0]))  # whoever needs torch has loaded it before other work is made
         work = cold.OtherLayers(cold.megabytes())
-        rows = [row for batch in settings.batches for row in _rows(everyone, layer, queries, batch, settings, work, stage)]
+        race = _Race(everyone, layer, queries, settings, work, stage)
+        rows = [row for batch in settings.batches for row in race.rows(batch)]
     paths = sorted({row["path"].rpartition("/")[2] for row in rows if "path" in row})
     about = {"isa_used": paths, "load": load, "others": neighbours.share(), "emptied_by": work.made}
     shape = {"vocab": layer.vocab, "dim": layer.dim, "dtype": layer.dtype, "checksum": layer.checksum()}
@@ -191,7 +204,7 @@ def run(
     return {**record, "dense": rivals.dense_installed(), "left_out": everyone.left_out, "rows": rows}
 
 
-def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings]:
+def spread(layer: Layer, hidden: NDArray[Any], settings: Settings) -> tuple[Any, Settings]:
     """Up to ``settings.queries`` of the rows, evenly spread, and the settings with what that leaves of its batches."""
     checked_k(settings.k, layer.vocab)
     if not len(hidden):
@@ -205,24 +218,45 @@ def spread(layer: Layer, hidden: Any, settings: Settings) -> tuple[Any, Settings
     return queries, replace(settings, batches=batches, queries=len(queries))
 
 
-def _rows(
-    everyone: Field, layer: Layer, queries: Any, batch: int, settings: Settings, work: Callable[[], None], stage: Stage
-) -> Iterator[Row]:
-    k = settings.classes(batch)
-    able, rows = everyone.at(k), {}
-    count = max(batch, min(settings.answered, len(queries)) // batch * batch)
-    truth, progress = Truth.of(layer, queries[:count], k), stage(f"answer, batch {batch}")
-    for done, one in enumerate(able):
-        rows[one.name] = {"batch": batch, "k": k, "contestant": one.name, **compared(one, layer, queries[:count], batch, truth)}
-        progress(done + 1, len(able))
-    for way in settings.ways:
-        other, progress = work if way == "cold" else None, stage(f"time {way}, batch {batch}")
-        for name, found in timed(able, queries, batch, settings, other, progress).items():
-            rows[name][way] = found
-    yield from rows.values()
+class _Race(NamedTuple):
+    """Who takes part, what is asked, and what is done before each cold call."""
+
+    everyone: Field
+    layer: Layer
+    queries: NDArray[Any]
+    settings: Settings
+    work: Callable[[], None]
+    stage: Stage
+
+    def rows(self, batch: int) -> Iterator[Row]:
+        settings, queries = self.settings, self.queries
+        k = settings.classes(batch)
+        able, rows = self.everyone.at(k), {}
+        count = max(batch, min(settings.answered, len(queries)) // batch * batch)
+        truth, progress = Truth.of(self.layer, queries[:count], k), self.stage(f"answer, batch {batch}")
+        for done, one in enumerate(able):
+            found = compared(one, self.layer, queries[:count], batch, truth)
+            rows[one.name] = {"batch": batch, "k": k, "contestant": one.name, **found}
+            progress(done + 1, len(able))
+        ways = settings.ways
+        if settings.near and batch > 1:
+            able, fastest = _near(able, queries[:batch], settings.near)
+            ways = ("cold",) if fastest > LONG else ways
+        for way in ways:
+            other, progress = self.work if way == "cold" else None, self.stage(f"time {way}, batch {batch}")
+            for name, times in timed(able, queries, batch, settings, other, progress).items():
+                rows[name][way] = times
+        yield from rows.values()
 
 
-def compared(one: Contestant, layer: Layer, queries: Any, batch: int, truth: Truth) -> Row:
+def _near(able: Sequence[Contestant], block: Any, times: float) -> tuple[list[Contestant], float]:
+    """Those whose call took at most so many times the fastest's, and the fastest's seconds."""
+    taken = {one.name: min(measure.wall(one.call, one.prepare(block)) for _ in range(2)) for one in able}
+    fastest = min(taken.values())
+    return [one for one in able if taken[one.name] <= times * fastest], fastest
+
+
+def compared(one: Contestant, layer: Layer, queries: NDArray[Any], batch: int, truth: Truth) -> Row:
     """What a contestant's answers are worth, asked ``batch`` at a time."""
     parts = [one.answer(one.call(one.prepare(queries[i : i + batch]))) for i in range(0, len(queries), batch)]
     ids = _joined(part.ids for part in parts)
@@ -292,5 +326,5 @@ def summed(found: Sequence[Timing], batch: int, baseline: str = "") -> dict[str,
     return rows
 
 
-def _digits(value: Any, digits: int) -> float:
+def _digits(value: float | np.floating[Any], digits: int) -> float:
     return float(f"{float(value):.{digits}g}")

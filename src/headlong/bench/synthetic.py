@@ -8,13 +8,15 @@ isotropic, the worst case of every estimate; language models' layers are between
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headlong.bench.measure import Progress
+from headlong.bench.oracle import wide_rows
 from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 
@@ -59,15 +61,15 @@ def synthetic(vocab: int, dim: int, power: float, count: int, seed: int, progres
     return Synthetic(layer, vectors[:count], vectors[count:])
 
 
-def scale(layer: Layer, vectors: NDArray[np.float32], likeliest: float = MEDIAN_TOP) -> float:
-    """At which the likeliest class of the median vector has this probability, biases left out."""
-    z = np.concatenate([vectors @ layer.weight[i : i + ROWS].astype(np.float32).T for i in range(0, layer.vocab, ROWS)], axis=1)
-    z -= z.max(axis=1, keepdims=True)
-    low, high = 0.0, 1e6
-    for _ in range(40):
-        middle = (low + high) / 2 if low else high / 16
-        top = float(np.median(1 / np.exp(middle * z).sum(axis=1)))
-        low, high = (middle, high) if top < likeliest else (low, middle)
-        if low and high < low * 1.001:
-            break
-    return (low + high) / 2
+def scale(layer: Layer, vectors: ArrayLike) -> float:
+    """The factor of ``vectors`` at which the likeliest class of the median one has a probability of ``MEDIAN_TOP``."""
+    wide = np.asarray(vectors, np.float64)
+    z = np.concatenate([wide @ rows.T for _, rows in wide_rows(layer)], axis=1)
+    bias = 0.0 if layer.bias is None else np.asarray(layer.bias, np.float64)
+    low, high = 1e-3, 1e6
+    for _ in range(40):  # halves the logarithm
+        middle = math.sqrt(low * high)
+        f = layer.link(middle * z + bias)
+        top = float(np.median(1 / np.exp(f - f.max(1, keepdims=True)).sum(1)))
+        low, high = (middle, high) if top < MEDIAN_TOP else (low, middle)
+    return low

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from headlong.errors import OptionError
-from headlong.integrations.faiss_index import IndexFlat
+from headlong.integrations.faiss.index import IndexFlat
 from headlong.layers.matrix import Layer
 from headlong.links import Affine
 from headlong.store import replacing

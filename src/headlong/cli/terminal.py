@@ -156,7 +156,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def say_json(value: Any) -> None:
+def say_json(value: object) -> None:
     """One line of JSON."""
     sys.stdout.write(_json_line(value))
 
@@ -174,7 +174,7 @@ def told(record: dict[str, Any], show_it: Callable[[], None], out: Path | None, 
         sys.stderr.write(f"wrote {out}\n")
 
 
-def _json_line(value: Any) -> str:
+def _json_line(value: object) -> str:
     return json.dumps(value, allow_nan=False) + "\n"
 
 

@@ -103,6 +103,7 @@ class Adapting:
     check = passing(Engine.check)
     certify = passing(Engine.certify)
     every_class = passing(Engine.every_class)
+    exponents = passing(Engine.exponents)
     with_rows = passing(Engine.with_rows)
     without = passing(Engine.without)
 

@@ -31,6 +31,10 @@ class Ranked(NamedTuple):
     scores: Doubles
     least: float
 
+    def alone(self, places: slice | Ids) -> Ranked:
+        """Some of these, which are all that is left."""
+        return Ranked(self.ids[places], self.scores[places], -math.inf)
+
 
 class Normaliser(Protocol):
     """What knows the normaliser of one query."""
@@ -91,7 +95,7 @@ def _nucleus(source: Normaliser, sieve: Sieve, mass: Doubles, shift: float) -> i
         eps *= 1e-2
 
 
-def kept_count(exponents: Doubles, filters: Filters) -> int:
+def kept_count(exponents: Doubles, filters: Filters | Sieve) -> int:
     """How many of ``exponents``, in descending order, pass top_k, then top_p among those, then min_p."""
     count = min(filters.top_k or len(exponents), len(exponents))
     mass = np.exp(exponents[:count] - exponents[0])

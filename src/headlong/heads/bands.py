@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -50,7 +50,7 @@ class BandsHead(Head):
         vocab: int,
         weight: Tensor | None = None,
         *,
-        counts: Any = None,
+        counts: ArrayLike | None = None,
         cutoffs: Sequence[int] | None = None,
         widths: Sequence[int] | None = None,
         bias: bool = True,
@@ -86,7 +86,8 @@ class BandsHead(Head):
             group = torch.where(band == number, 0, -1)
             starts = torch.tensor([0, len(weight)])
             added = bias if self.has_bias else None
-            total = total + grouped_log_prob(hidden, group, within, weight, added, starts, projection)
+            x = functional.linear(hidden.to(projection.dtype), projection)
+            total = total + grouped_log_prob(x, group, within, weight, added, starts)
         return HeadOutput(-total.mean(), total)
 
     def _head(self, hidden: Tensor) -> Tensor:

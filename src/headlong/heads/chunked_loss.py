@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from headlong import native
-from headlong.heads.base import refuse_graph
+from headlong.heads.base import HeadOutput, refuse_graph
 from headlong.heads.curves import Curve
 
 
@@ -48,6 +48,11 @@ class Gradients(NamedTuple):
     bias: Tensor | None
     prior: Tensor | None
     curve: list[Tensor]
+
+
+def scored(problem: Problem) -> HeadOutput:
+    """The mean, and each row's when it is asked for."""
+    return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
 
 
 def mean_loss(problem: Problem) -> Tensor:

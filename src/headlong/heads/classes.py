@@ -9,9 +9,8 @@ Each gives ``[vocab]``, the class of every word, 0, 1, ... without a gap.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from headlong.arrays import as_numpy, to_host
 from headlong.dtypes import Ids
@@ -24,7 +23,7 @@ from headlong.randomness import stream
 ASSIGNMENTS = ("frequency", "random")
 
 
-def assigned(classes: Any, vocab: int, count: int | None, counts: Any, seed: int) -> Ids:
+def assigned(classes: str | ArrayLike, vocab: int, count: int | None, counts: ArrayLike | None, seed: int) -> Ids:
     """The class of each word: by name, or as given and checked."""
     number = round(vocab**0.5) if count is None else whole(count, "count", 1, vocab)
     if isinstance(classes, str):
@@ -38,7 +37,7 @@ def assigned(classes: Any, vocab: int, count: int | None, counts: Any, seed: int
     return group.astype(np.int64)
 
 
-def by_frequency(counts: Any, vocab: int, number: int) -> Ids:
+def by_frequency(counts: ArrayLike | None, vocab: int, number: int) -> Ids:
     """Bins of equal ``sum(sqrt(count))`` along the order of frequency, each with one word at least."""
     seen = checked_counts(counts, vocab)
     order = frequency_order(counts, vocab).numpy()
@@ -60,7 +59,7 @@ def at_random(vocab: int, number: int, seed: int = 0) -> Ids:
     return group
 
 
-def clustered(features: Any, number: int, counts: Any = None) -> Ids:
+def clustered(features: ArrayLike, number: int, counts: ArrayLike | None = None) -> Ids:
     """Classes of equal size (by one at most) from ``features [vocab, n]``: halves along the line between two means."""
     points = checked_features(features)
     weights = checked_counts(counts, len(points))

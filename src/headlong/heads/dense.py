@@ -4,8 +4,8 @@
 
 The loss is ``torch.nn.functional.linear_cross_entropy`` in pieces of ``chunk`` rows, so that ``[N, vocab]`` logits are
 never held; where one piece takes all rows it is one plain pass, which is as fast as PyTorch's. Under autocast the loss
-and its gradients are computed in that type: ``linear_cross_entropy`` does not look at autocast by itself, and on a CPU
-it multiplies in float32 whatever it is given, so there ``autocast.py`` takes its place.
+and its products are of that type: ``linear_cross_entropy`` does not look at autocast by itself, and on a CPU it multiplies in
+float32 whatever it is given, so there ``chunked_loss.py`` takes its place.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headlong.errors import MissingPackageError
-from headlong.heads.autocast import AutocastCrossEntropy
 from headlong.heads.base import MOST, Head, HeadOutput, product_type, widened
+from headlong.heads.chunked_loss import Problem, mean_loss
+from headlong.heads.curves import Identity
 from headlong.layers.matrix import Layer
 from headlong.links import IDENTITY, Link
 from headlong.number_checks import flag, whole
@@ -27,7 +28,7 @@ PIECE = 1 << 24
 """By default a piece has at most this many logits: 64 MB in float32."""
 
 
-def rows_of_a_piece(chunk: Any, vocab: int) -> int:
+def rows_of_a_piece(chunk: int | None, vocab: int) -> int:
     """``chunk``, 0 for all at once; for None a power of two with at most :data:`PIECE` logits."""
     return 1 << (max(16, PIECE // vocab).bit_length() - 1) if chunk is None else whole(chunk, "chunk", 0, MOST)
 
@@ -66,11 +67,9 @@ class DenseHead(Head):
         return HeadOutput(loss, lambda: -self._cross_entropy(hidden, target, "none"))
 
     def _loss(self, hidden: Tensor, target: Tensor) -> Tensor:
-        if hidden.device.type == "cpu" and torch.is_autocast_enabled("cpu") and torch.is_grad_enabled() and len(target):
-            rows, kind = self.rows or len(target), torch.get_autocast_dtype("cpu")
-            given = (hidden, self.weight, self.bias, target, rows, kind)
-            loss: Tensor = AutocastCrossEntropy.apply(*given)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            return loss
+        if hidden.device.type == "cpu" and torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling():
+            kind = torch.get_autocast_dtype("cpu")
+            return mean_loss(Problem(hidden, self.weight, self.bias, None, target, Identity(), self.rows, kind))
         return self._cross_entropy(hidden, target, "mean")
 
     def _cross_entropy(self, hidden: Tensor, target: Tensor, reduction: str, **more: Any) -> Tensor:

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -44,7 +45,7 @@ class DifferentiatedHead(Head):
         vocab: int,
         weight: Tensor | None = None,
         *,
-        counts: Any = None,
+        counts: ArrayLike | None = None,
         sizes: Sequence[int] | None = None,
         widths: Sequence[int] | None = None,
         columns: str = "prefix",

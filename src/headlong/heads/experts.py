@@ -75,10 +75,11 @@ class ExpertsHead(Head):
         noise: bool = False,
     ) -> None:
         super().__init__(dim, vocab)
-        _check(vocab, experts, load, lasso, expert_lasso, groups, gamma, units)
+        whole(experts, "experts", 1, vocab, "an expert has a class or more")
         self.refuse_tied(weight)
-        self.load, self.lasso, self.expert_lasso, self.groups = load, lasso, expert_lasso, groups
-        self.gamma, self.units = gamma, units
+        self.load, self.lasso = real(load, "load", 0.0, math.inf), real(lasso, "lasso", 0.0, math.inf)
+        self.expert_lasso, self.gamma = real(expert_lasso, "expert_lasso", 0.0, math.inf), real(gamma, "gamma", 0.0, math.inf)
+        self.groups, self.units = choice(groups, "groups", ("expert", "class")), choice(units, "units", ("l2", "rms"))
         self.constant = bias = flag(bias, "bias")
         self.gate = nn.Parameter(torch.empty(experts, dim + bias))
         nn.init.kaiming_uniform_(self.gate, a=math.sqrt(5))
@@ -236,13 +237,3 @@ def place_of(ids: Tensor, target: Tensor) -> Tensor:
     """Where each target stands in ascending ``ids``; ABSENT where it does not."""
     place = torch.searchsorted(ids, target).clamp_max(len(ids) - 1)
     return torch.where(ids[place] == target, place, ABSENT)
-
-
-def _check(
-    vocab: int, experts: int, load: float, lasso: float, expert_lasso: float, groups: str, gamma: float, units: str
-) -> None:
-    whole(experts, "experts", 1, vocab, "an expert has a class or more")
-    for name, value in {"load": load, "lasso": lasso, "expert_lasso": expert_lasso, "gamma": gamma}.items():
-        real(value, name, 0.0, math.inf)
-    choice(groups, "groups", ("expert", "class"))
-    choice(units, "units", ("l2", "rms"))

@@ -9,11 +9,9 @@ Users keep their own ids throughout; a head without counts takes the ids as sort
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from headlong.arrays import as_numpy, to_host
@@ -23,7 +21,7 @@ from headlong.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 Counts = NDArray[np.float64]
 
 
-def checked_counts(counts: Any, vocab: int) -> Counts | None:
+def checked_counts(counts: ArrayLike | None, vocab: int) -> Counts | None:
     """``counts [vocab]`` as float64: finite, none below 0, not all 0."""
     if counts is None:
         return None
@@ -41,7 +39,7 @@ def checked_counts(counts: Any, vocab: int) -> Counts | None:
     return array
 
 
-def frequency_order(counts: Any, vocab: int) -> Tensor:
+def frequency_order(counts: ArrayLike | None, vocab: int) -> Tensor:
     """``order [vocab]``, most frequent first, ties by id; 0, 1, ... without counts."""
     array = checked_counts(counts, vocab)
     return torch.arange(vocab) if array is None else torch.from_numpy(np.argsort(-array, kind="stable"))

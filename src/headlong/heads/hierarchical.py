@@ -10,10 +10,9 @@ what a tree is worth; ``classes.py`` and ``trees.py`` build them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -48,9 +47,9 @@ class TwoLevelHead(Head):
         vocab: int,
         weight: Tensor | None = None,
         *,
-        classes: Any = "frequency",
+        classes: str | ArrayLike = "frequency",
         count: int | None = None,
-        counts: Any = None,
+        counts: ArrayLike | None = None,
         seed: int = 0,
         bias: bool = True,
     ) -> None:
@@ -122,8 +121,8 @@ class TreeHead(Head):
         vocab: int,
         weight: Tensor | None = None,
         *,
-        tree: Any = "huffman",
-        counts: Any = None,
+        tree: str | ArrayLike = "huffman",
+        counts: ArrayLike | None = None,
         bias: bool = True,
     ) -> None:
         super().__init__(dim, vocab)

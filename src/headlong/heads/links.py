@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headlong.errors import OptionError
 from headlong.heads.base import Head, HeadOutput, product_type, widened
-from headlong.heads.chunked_loss import Problem, mean_loss, row_losses
+from headlong.heads.chunked_loss import Problem, scored
 from headlong.heads.curves import Cap, Curve, Identity, Monotone, Sigmoidal, SigSoftmax, Temperature
 from headlong.heads.dense import DenseHead, copied
 from headlong.heads.plif import Plif
@@ -54,7 +54,7 @@ class LinkHead(DenseHead):
         problem = Problem(
             hidden, self.weight, self.bias, None, target, self.curve, self.rows, product_type(hidden, self.weight)
         )
-        return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
+        return scored(problem)
 
     def weighted(self, hidden: Tensor, target: Tensor, smoothing: float, weight: Tensor | None) -> HeadOutput:
         return Head.weighted(self, hidden, target, smoothing, weight)  # the dense head's loss knows no curve

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from headlong.heads.base import MOST, Head, HeadOutput, product_type, widened
-from headlong.heads.chunked_loss import Problem, mean_loss, row_losses
+from headlong.heads.chunked_loss import Problem, scored
 from headlong.heads.curves import Identity
 from headlong.heads.dense import copied, rows_of_a_piece
 from headlong.heads.links import build_curve
@@ -89,7 +89,7 @@ class MixtureHead(_Components):
         kind = product_type(hidden, self.weight)
         contexts, prior = self.contexts(hidden).flatten(0, 1), self.log_prior(hidden)
         problem = Problem(contexts, self.weight, self.bias, prior, target, self.curve, self.rows, kind)
-        return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
+        return scored(problem)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         """Added up over components one by one: nothing is ``[N, components, vocab]``."""
@@ -116,7 +116,7 @@ class MixedContextsHead(_Components):
     def score(self, hidden: Tensor, target: Tensor) -> HeadOutput:
         pooled, kind = self.pooled(hidden), product_type(hidden, self.weight)
         problem = Problem(pooled, self.weight, self.bias, None, target, Identity(), self.rows, kind)
-        return HeadOutput(mean_loss(problem), lambda: -row_losses(problem))
+        return scored(problem)
 
     def log_prob(self, hidden: Tensor) -> Tensor:
         return self.logits(self.pooled(hidden)).log_softmax(-1)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from headlong.arrays import as_numpy, to_host
 from headlong.dtypes import Doubles, Floats, Ids
@@ -35,7 +36,7 @@ class Paths(NamedTuple):
     signs: Floats
 
 
-def built(tree: Any, vocab: int, counts: Any = None) -> Ids:
+def built(tree: str | ArrayLike, vocab: int, counts: ArrayLike | None = None) -> Ids:
     """The tree by name, or the one that was given, checked."""
     if isinstance(tree, str):
         if tree == "huffman":
@@ -55,7 +56,7 @@ def zipf(vocab: int) -> Doubles:
     return 1.0 / np.arange(1, vocab + 1)
 
 
-def huffman(counts: Any) -> Ids:
+def huffman(counts: ArrayLike | None) -> Ids:
     """The tree of least expected depth. Classes that were never seen count as seen once, so that none is infinitely deep."""
     given = as_numpy(to_host(counts), "counts")
     vocab, seen = given.size, checked_counts(given, given.size)
@@ -76,7 +77,7 @@ def balanced(order: Ids) -> Ids:
     return grown(order, lambda ids: len(ids) // 2)
 
 
-def learned(features: Any, counts: Any = None) -> Ids:
+def learned(features: ArrayLike, counts: ArrayLike | None = None) -> Ids:
     """Recursive 2-means of ``features [V, n]``, each class's average context or its row in a trained layer.
 
     A split falls at half of the ``counts`` along the line between the two means: classes seen often end near the root.
@@ -87,7 +88,7 @@ def learned(features: Any, counts: Any = None) -> Ids:
     return grown(np.arange(len(points)), lambda ids: _split(points, weights, ids))
 
 
-def checked_features(features: Any) -> Floats:
+def checked_features(features: ArrayLike) -> Floats:
     """``[V, n]``, finite: a class that was never seen has no context vector."""
     points: Floats = np.asarray(features, np.float32)
     if points.ndim != 2 or len(points) < 2:
@@ -101,7 +102,7 @@ def checked_features(features: Any) -> Floats:
     return points
 
 
-def contexts(hidden: Any, target: Any, vocab: int, unseen: Any = None) -> Floats:
+def contexts(hidden: ArrayLike, target: ArrayLike, vocab: int, unseen: ArrayLike | None = None) -> Floats:
     """``[V, dim]``: the mean hidden vector in front of each class; ``unseen [V, dim]`` where it never came (else NaN)."""
     rows, ids = np.asarray(hidden, np.float32), np.asarray(target).reshape(-1)
     sums = np.zeros((vocab, rows.shape[1]), np.float32)

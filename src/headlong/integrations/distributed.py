@@ -30,10 +30,11 @@ from headlong.engines.base import Engine
 from headlong.engines.parts import Part
 from headlong.engines.shards import Said, Shards, facts
 from headlong.errors import InputError, OptionError, PeerError, named
+from headlong.links import Link
 from headlong.number_checks import real
 
 Arrays = tuple[Any, ...]
-Group = Any
+Group = dist.ProcessGroup | None
 
 TIMEOUT = 60.0
 
@@ -104,9 +105,10 @@ def _own(group: Group, timeout: float) -> Group:
     start = time.monotonic()
     try:
         ranks = dist.get_process_group_ranks(dist.group.WORLD if group is None else group)  # torch 2.6 takes no None
-        return dist.new_group(ranks, timedelta(seconds=timeout), "gloo", use_local_synchronization=True)
+        own: Group = dist.new_group(ranks, timedelta(seconds=timeout), "gloo", use_local_synchronization=True)
     except (RuntimeError, ValueError) as error:
         raise _no_answer(group, start, timeout, error) from error
+    return own
 
 
 def _digest(question: Said) -> int:
@@ -153,7 +155,7 @@ def compile(  # noqa: A001  # as headlong.compile
     group: Group = None,
     *,
     bias: Tensor | None = None,
-    link: Any = None,
+    link: Link | None = None,
     timeout: float = TIMEOUT,
     delta: float = 1e-6,
     **options: Any,
@@ -200,7 +202,7 @@ def slice_of(layer: headlong.Layer, group: Group = None) -> headlong.Layer:
     return headlong.Layer(layer.weight[part], bias, layer.link, name=layer.name)
 
 
-def _of_dtensor(weight: Any, bias: Any, link: Any, group: Group) -> tuple[headlong.Layer, Group]:
+def _of_dtensor(weight: Any, bias: Any, link: Link | None, group: Group) -> tuple[headlong.Layer, Group]:
     from torch.distributed.tensor import DTensor, Shard
 
     if not isinstance(weight, DTensor):

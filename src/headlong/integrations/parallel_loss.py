@@ -28,7 +28,7 @@ from headlong.layers.matrix import Layer
 class ShardedHead(Head):
     """The full softmax layer, ``vocab`` classes over the ranks of ``group``; ``weight [mine, dim]`` are this rank's."""
 
-    def __init__(self, dim: int, vocab: int, group: Any = None, *, bias: bool = True) -> None:
+    def __init__(self, dim: int, vocab: int, group: dist.ProcessGroup | None = None, *, bias: bool = True) -> None:
         super().__init__(dim, vocab)
         part = share(vocab, dist.get_rank(group), dist.get_world_size(group))
         self.group, self.start, self.mine = group, part.start, part.stop - part.start
@@ -85,7 +85,7 @@ class _SumGradient(torch.autograd.Function):
     """The identity, whose gradient is summed over the group."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, group: Any) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         ctx.group = group
         return hidden.view_as(hidden)
 
@@ -101,7 +101,7 @@ class _Total(torch.autograd.Function):
     """The sum over the group of what each rank has, of which each keeps its own gradient."""
 
     @staticmethod
-    def forward(ctx: Any, part: Tensor, group: Any) -> Tensor:
+    def forward(ctx: Any, part: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         total = part.detach().clone()
         dist.all_reduce(total, group=group)
         return total
@@ -115,7 +115,7 @@ class _LogSumExp(torch.autograd.Function):
     """``lse [N]`` of logits ``[N, mine]`` and the rest of them elsewhere."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, group: Any) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         most = logits.amax(1)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=group)
         exponents = (logits - most[:, None]).exp()
@@ -131,12 +131,12 @@ class _LogSumExp(torch.autograd.Function):
         return probability * gradient[:, None], None
 
 
-def _total(part: Tensor, group: Any) -> Tensor:
+def _total(part: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     total: Tensor = _Total.apply(part, group)  # type: ignore[no-untyped-call]  # torch's is untyped
     return total
 
 
-def _lse(logits: Tensor, group: Any) -> Tensor:
+def _lse(logits: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     lse: Tensor = _LogSumExp.apply(logits, group)  # type: ignore[no-untyped-call]
     return lse
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 import headlong
@@ -63,7 +64,7 @@ class AdaptiveLogSoftmaxWithLoss(Refreshed, nn.AdaptiveLogSoftmaxWithLoss):
         return self._kept_engine().of(tuple(self.parameters()))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def topk(self, hidden: Any, k: int = 10, **options: Any) -> headlong.TopK:
+    def topk(self, hidden: ArrayLike | Tensor, k: int = 10, **options: Any) -> headlong.TopK:
         """The ``k`` likeliest classes, proved."""
         answer: headlong.TopK = self.engine.topk(hidden.detach() if isinstance(hidden, Tensor) else hidden, k, **options)
         return answer

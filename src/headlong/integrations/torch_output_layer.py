@@ -17,12 +17,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 import headlong
 from headlong.arrays import is_linear
 from headlong.errors import InputError, named
 from headlong.integrations.generation.fingerprint import KeptEngine, Refreshed
+from headlong.links import Link
 
 
 class OutputLayer(Refreshed, nn.Linear):
@@ -36,10 +38,10 @@ class OutputLayer(Refreshed, nn.Linear):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         *,
-        link: Any = None,
+        link: Link | None = None,
         **options: Any,
     ) -> None:
         super().__init__(in_features, out_features, bias, device, dtype)
@@ -47,7 +49,7 @@ class OutputLayer(Refreshed, nn.Linear):
         self._versions: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, linear: nn.Linear, *, link: Any = None, **options: Any) -> OutputLayer:
+    def of(cls, linear: nn.Linear, *, link: Link | None = None, **options: Any) -> OutputLayer:
         """Over the parameters of ``linear``, which stay its own, too."""
         if not is_linear(linear) or not isinstance(linear.weight, nn.Parameter):
             raise InputError(f"{named(linear)} was given; expected torch.nn.Linear over all classes, its weight a parameter")
@@ -57,7 +59,7 @@ class OutputLayer(Refreshed, nn.Linear):
         return made.train(linear.training)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def refresh(self, calibration: Any = None) -> OutputLayer:
+    def refresh(self, calibration: ArrayLike | None = None) -> OutputLayer:
         """Compile for the current weights; with ``calibration [n, dim]`` hidden vectors a query reads less."""
         if calibration is not None:
             self.options["calibration"] = calibration
@@ -111,6 +113,6 @@ def _whole(parameter: Tensor) -> Tensor:
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def _asked(layer: OutputLayer, verb: str, hidden: Any, *given: Any, **options: Any) -> Any:
+def _asked(layer: OutputLayer, verb: str, hidden: ArrayLike | Tensor, *given: Any, **options: Any) -> Any:
     """One break in a compiled graph: what is read depends on the numbers."""
     return getattr(layer.engine, verb)(hidden.detach() if isinstance(hidden, Tensor) else hidden, *given, **options)

@@ -18,17 +18,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import GenerationMixin
+from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBase
 
 import headlong
 from headlong.compile import ADAPTED
+from headlong.engines.contract import Verbs
 from headlong.errors import DtypeError, InputError, OptionError, named
 from headlong.integrations.generation.decoding import ACCELERATED, Generate, check_generate, generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
@@ -52,13 +54,13 @@ ENOUGH = 8 * REPEATS
 
 
 def accelerate(
-    model: Any,
-    calibration: Any = None,
+    model: PreTrainedModel,
+    calibration: ArrayLike | None = None,
     eps: float = 0.01,
     delta: float = 1e-6,
     *,
-    text: Any = None,
-    tokenizer: Any = None,
+    text: str | Iterable[str] | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     link: headlong.Affine | headlong.SoftCap | None = None,
     generate: bool = True,
     **options: Any,
@@ -110,7 +112,7 @@ def accelerate(
 class ModuleHost:
     """A model of modules: one submodule is swapped."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         self.model, self.linear = model, output_layer_of(model)
         self.beside: tuple[Tensor, ...] = ()
         _check(self.linear)
@@ -129,7 +131,7 @@ class ModuleHost:
             for module, training in modes:  # each its own: parts may be frozen in evaluation
                 module.training = training
 
-    def layer(self, link: Any) -> headlong.Layer:
+    def layer(self, link: headlong.Affine | headlong.SoftCap | None) -> headlong.Layer:
         seen = post_head(self.model, self.linear) if link is None else AfterLayer(link)
         self.beside = seen.beside
         return headlong.Layer(self.linear.weight.detach(), _bias(self.linear, seen), seen.link, name="lm_head.weight")
@@ -140,13 +142,13 @@ class ModuleHost:
     def product(self, hidden: Tensor) -> Tensor:
         return functional.linear(hidden.to(self.linear.weight.dtype), self.linear.weight, self.linear.bias)
 
-    def put(self, engine: Any) -> FastHead:
+    def put(self, engine: Verbs) -> FastHead:
         head = FastHead(self.linear, engine, self.beside)
         put(self.model, self.linear, head)
         return head
 
 
-def restore(model: Any) -> nn.Module | None:
+def restore(model: PreTrainedModel) -> nn.Module | None:
     """Put back the module that :func:`accelerate` replaced, with today's weights; a plain model stays as it is. A model over
     a graph runs all of it again, and None is returned."""
     if graph_host(model) is not None:
@@ -168,7 +170,7 @@ def restore(model: Any) -> nn.Module | None:
     return before
 
 
-def _unset_generate(model: Any) -> None:
+def _unset_generate(model: PreTrainedModel) -> None:
     if isinstance(vars(model).get("generate"), Generate):
         vars(model).pop("generate")  # no del: optimum has modules that were never begun as such
 
@@ -187,7 +189,7 @@ def held_back(hidden: Any) -> tuple[Any, Any]:
     return hidden[: len(hidden) - count], hidden[len(hidden) - count :]
 
 
-def _gain(host: Host, engine: Any, rows: Any) -> Gain | None:
+def _gain(host: Host, engine: Verbs, rows: Any) -> Gain | None:
     """Timed in turn over a few rows: the product, the engine's look, and the model without either; None without rows."""
     one, rest = one_step(host)
     rows = torch.as_tensor(rows) if rows is not None else torch.zeros(1, engine.layer.dim) if one is None else one
@@ -207,7 +209,7 @@ def _least(call: Callable[[Tensor], Any], rows: Tensor) -> float:
     return 1e3 * sorted(times)[len(times) // 2]
 
 
-def output_layer_of(model: Any) -> Any:
+def output_layer_of(model: PreTrainedModel) -> Any:
     """What ``model`` says is its output layer."""
     found = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     if not isinstance(found, nn.Module):

@@ -9,9 +9,12 @@ import importlib.util
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headlong.report.tables import batches, duration, ways
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 OURS, DENSE, OTHER = "#3b7dd8", "#8a939d", "#c08a2e"
 INK = "#123456"
@@ -65,7 +68,7 @@ def bars(record: Mapping[str, Any], batch: int, way: str) -> Figure:
     rows = sorted((row for row in record["rows"] if row["batch"] == batch), key=lambda row: -row[way]["us"])
     said = "; ".join(f"{row['contestant']} {duration(1e-6 * row[way]['us'])}" for row in rows)
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         middle = [row[way]["us"] for row in rows]
         ends = [[row[way]["us"] - row[way]["q25"] for row in rows], [row[way]["q75"] - row[way]["us"] for row in rows]]
         axes.barh(range(len(rows)), middle, xerr=ends, color=[colour(row) for row in rows], ecolor=INK, error_kw={"lw": 0.8})
@@ -82,7 +85,7 @@ def misses(record: Mapping[str, Any], batch: int, way: str) -> Figure:
     foot = min([1 - row["same"] for row in rows if row["same"] < 1], default=1e-2) / 3
     said = "; ".join(f"{row['contestant']} misses {1 - row['same']:.2%}" for row in rows)
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for row in rows:
             place = row[way]["us"], max(1 - row["same"], foot)
             axes.plot(*place, "o", color=colour(row))
@@ -101,7 +104,7 @@ def by_batch(record: Mapping[str, Any], way: str) -> Figure:
     sizes = batches(record)
     names = dict.fromkeys(row["contestant"] for row in record["rows"])
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for name in names:
             rows = sorted((row for row in record["rows"] if row["contestant"] == name), key=lambda row: row["batch"])
             style = "-" if "proved" in rows[0] else "--"
@@ -135,7 +138,7 @@ def closing(one: Closing) -> list[Figure]:
     read = sum(exact is not None for exact in one.exact)
     places = range(len(one.names), 0, -1)
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         for place, estimate, radius, exact in zip(places, one.estimates, one.radii, one.exact, strict=True):
             axes.hlines(place, estimate - radius, estimate + radius, color=DENSE if exact is None else OURS)
             if exact is not None:
@@ -154,7 +157,7 @@ def spectrum(singular: Iterable[float]) -> list[Figure]:
     """Singular values, those of zero left out; nothing without matplotlib."""
     values = [float(one) for one in singular if one > 0]
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Axes) -> None:
         axes.loglog(range(1, len(values) + 1), values, color=OURS)
         axes.set_xlabel("direction")
         axes.set_ylabel("singular value")

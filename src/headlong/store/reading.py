@@ -73,6 +73,13 @@ class TensorFile:
                 "copy it again from where it came, or save it again"
             )
 
+    def check_call(self, about: Mapping[str, str]) -> None:
+        """StoreError where the file, in which a run keeps what it found, is of a call with other facts than ``about``."""
+        told = self.metadata.get
+        other = [f"{name} {told(name)}, not {new}" for name, new in about.items() if told(name) != new]
+        if other:
+            raise StoreError(f"{self.name} is of another call ({', '.join(other)}); remove it, or name another place to write")
+
     def read(self, name: str) -> Array:
         """The tensor, mapped and read-only."""
         if name not in self.tensors:

@@ -11,6 +11,7 @@ Every number has its high byte first.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import Any
 
@@ -24,7 +25,7 @@ WITH_OIDS = 1 << 16
 FIXED = struct.Struct(">ii")
 
 
-def vectors(data: Any, field: str | None, name: str) -> Array:
+def vectors(data: bytes | mmap.mmap, field: str | None, name: str) -> Array:
     """``[n, dim]`` of the field ``field`` (its number, from 0), or of the only one that holds vectors."""
     flags, extra = _unpack(FIXED, data, len(MAGIC), name)
     if flags & 0xFFFF0000 or extra < 0:
@@ -49,7 +50,7 @@ def vectors(data: Any, field: str | None, name: str) -> Array:
     return found
 
 
-def _bodies(data: Any, at: int, field: str | None, name: str) -> tuple[list[int], list[int], int]:
+def _bodies(data: bytes | mmap.mmap, at: int, field: str | None, name: str) -> tuple[list[int], list[int], int]:
     """Where the vector of each row starts and how long it is, and which field that is."""
     count, length = struct.Struct(">h"), struct.Struct(">i")
     starts: list[int] = []
@@ -78,7 +79,7 @@ def _bodies(data: Any, at: int, field: str | None, name: str) -> tuple[list[int]
         sizes.append(bodies[place][1])
 
 
-def _place(data: Any, bodies: list[tuple[int, int]], field: str | None, name: str) -> int:
+def _place(data: bytes | mmap.mmap, bodies: list[tuple[int, int]], field: str | None, name: str) -> int:
     """The number of the field that holds vectors."""
     if field is not None:
         if not field.isdecimal() or int(field) >= len(bodies):
@@ -100,7 +101,7 @@ def _is_vector(body: bytes) -> bool:
     return unused == 0 and dim > 0 and len(body) - 4 in (2 * dim, 4 * dim)
 
 
-def _unpack(form: struct.Struct, data: Any, at: int, name: str) -> tuple[Any, ...]:
+def _unpack(form: struct.Struct, data: bytes | mmap.mmap, at: int, name: str) -> tuple[Any, ...]:
     if at + form.size > len(data):
         raise MalformedFileError(f"{name} is cut off; copy it again")
     return form.unpack(data[at : at + form.size])

@@ -27,6 +27,7 @@ import headlong
 from headlong.arrays import Array, as_numpy
 from headlong.dtypes import HIDDEN, Doubles, Ids
 from headlong.engines.arguments import checked_hidden
+from headlong.engines.contract import Verbs
 from headlong.errors import DtypeError, MalformedFileError, ShapeError, StoreError
 from headlong.number_checks import choice, file_name, whole
 from headlong.store import open_file, write_file
@@ -198,7 +199,7 @@ def _with(best: Best, piece: Piece, first: int, call: Call) -> Best:
     return Best(np.concatenate([one.ids for one in found]), np.concatenate([one.scores for one in found]))
 
 
-def _batch(best: Best, engine: Any, piece: Piece, first: int, queries: Array, k: int) -> Best:
+def _batch(best: Best, engine: Verbs, piece: Piece, first: int, queries: Array, k: int) -> Best:
     wide, count = queries.astype(np.float64), len(piece.rows)
     before, found = best, Best(best.ids.copy(), best.scores.copy())
     open_: Ids = np.arange(len(queries))
@@ -254,8 +255,5 @@ def _kept(state: Path | None, about: dict[str, str], start: int) -> tuple[Best |
     file = open_file(state, mapped=False)
     if file.metadata.get("format") != FORMAT:
         raise StoreError(f"{state} is in the way; name another file to write, or move it away")
-    other = [name for name, value in about.items() if file.metadata.get(name) != value]
-    if other:
-        said = f"{state} is of another call, with other {' and '.join(other)}"
-        raise StoreError(f"{said}; remove it, or name another file to write")
+    file.check_call(about)
     return Best(file.read("ids"), file.read("scores")), int(file.metadata["done"])

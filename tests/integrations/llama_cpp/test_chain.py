@@ -12,6 +12,7 @@ import pytest
 
 import headlong as hl
 import tiny_gguf
+from headlong.engines.edited_row import Noise, exponents
 from headlong.errors import OptionError, UnsupportedError
 from laws import check_law
 
@@ -48,6 +49,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     path = tiny_gguf.write(tmp_path_factory.mktemp("models") / "model.gguf", "qwen3", head="Q8_0")
     with Model(path, cache=path.parent, n_ctx=256, n_threads=1, eps=1e-4, sequences=4) as found:
         yield found
+
+
+def every(head: Head, hidden: Any) -> Any:
+    return exponents(head.engine, hidden, np.arange(head.vocab))
+
+
+def noise(rng: np.random.Generator, settings: Settings) -> Noise:
+    return Noise(int(rng.integers(1 << 63)), 0, settings.temperature)
 
 
 def hidden_of(size: float) -> Any:
@@ -126,7 +135,8 @@ EDITS: dict[str, dict[str, Any]] = {
 def test_draws_have_the_law_of_llama_cpps_chain_over_all_logits(head: Head, size: float, case: str, edits: str) -> None:
     settings, hidden = Settings(**CASES[case], **EDITS[edits]), hidden_of(size)
     assert settings.chained
-    check_law(lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(rng), law(head.every(hidden), settings), DRAWS)
+    pick = lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(noise(rng, settings))  # noqa: E731
+    check_law(pick, law(every(head, hidden), settings), DRAWS)
 
 
 class Accepting:
@@ -139,21 +149,22 @@ class Accepting:
 @pytest.mark.parametrize("case", ["sigma", "typical", "xtc", "typical after top_k", "all"])
 def test_what_a_grammar_rules_out_counts_for_no_filter(head: Head, case: str) -> None:
     settings, hidden = Settings(**CASES[case], **EDITS["edited"]), hidden_of(SHARP)
-    logits = head.every(hidden)
+    logits = every(head, hidden)
     logits[~Accepting().accepts(np.arange(VOCAB))] = -np.inf
-    pick = lambda rng: ChainedRow(head, hidden, settings, GENERATED, Accepting()).pick(rng)  # noqa: E731
+    pick = lambda rng: ChainedRow(head, hidden, settings, GENERATED, Accepting()).pick(noise(rng, settings))  # noqa: E731
     check_law(pick, law(logits, settings), DRAWS // 4)
 
 
 def test_under_a_soft_cap_sigma_is_that_of_the_capped_logits() -> None:
     head, settings, hidden = head_of(hl.SoftCap(3.0)), Settings(**CASES["sigma"], **EDITS["edited"]), hidden_of(SHARP)
-    check_law(lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(rng), law(head.every(hidden), settings), 200)
+    pick = lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(noise(rng, settings))  # noqa: E731
+    check_law(pick, law(every(head, hidden), settings), 200)
 
 
 def test_moments_are_those_of_all_logits(head: Head) -> None:
     for head_, hidden in ((head, hidden_of(SHARP)), (head_of(hl.Affine(0.3, -2.0)), hidden_of(SHARP))):
-        every = head_.every(hidden)
-        np.testing.assert_allclose(head_.moments(hidden), (every.sum(), (every**2).sum()), rtol=1e-9, atol=1e-6)
+        x = every(head_, hidden)
+        np.testing.assert_allclose(head_.moments(hidden), (x.sum(), (x**2).sum()), rtol=1e-9, atol=1e-6)
 
 
 @pytest.mark.parametrize("tau", [0.5, 2.0, 5.0])
@@ -161,23 +172,23 @@ def test_mirostat_keeps_what_llama_cpp_keeps_and_moves_mu_as_it_does(head: Head,
     rng, mirostat, settings = np.random.default_rng(3), Mirostat(tau, 0.3), Settings(mirostat_mode=2)
     hidden = [hidden_of(size) for size in (SHARP, FLAT, 2.0, SHARP, FLAT)] * 3
     for one in hidden:
-        surprise = -(head.every(one) - np.logaddexp.reduce(head.every(one))) / np.log(2)
+        surprise = -(every(head, one) - np.logaddexp.reduce(every(head, one))) / np.log(2)
         kept = np.flatnonzero(surprise <= mirostat.mu)
         kept = kept if len(kept) else [int(surprise.argmin())]
         share = np.exp2(-surprise[kept])
         before = mirostat.mu
-        token = ChainedRow(head, one, settings, [], mirostat=mirostat).pick(rng)
+        token = ChainedRow(head, one, settings, [], mirostat=mirostat).pick(noise(rng, settings))
         assert token in kept
         own = -np.log2(share[list(kept).index(token)] / share.sum())
         assert mirostat.mu == pytest.approx(before - 0.3 * (own - tau), abs=1e-7)
         first = Mirostat(tau, 0.3)
-        theirs = left(head.every(one), llama_cpp.llama_sampler_init_mirostat_v2(0, tau, 0.3))
+        theirs = left(every(head, one), llama_cpp.llama_sampler_init_mirostat_v2(0, tau, 0.3))
         assert len(theirs) == max(1, np.count_nonzero(surprise <= first.mu))
     fixed = hidden_of(FLAT)
-    surprise = -(head.every(fixed) - np.logaddexp.reduce(head.every(fixed))) / np.log(2)
+    surprise = -(every(head, fixed) - np.logaddexp.reduce(every(head, fixed))) / np.log(2)
     expected = np.where(surprise <= 2 * tau, np.exp2(-surprise), 0.0)
     if expected.any():
-        pick = lambda rng: ChainedRow(head, fixed, settings, [], mirostat=Mirostat(tau, 0.3)).pick(rng)  # noqa: E731
+        pick = lambda rng: ChainedRow(head, fixed, settings, [], mirostat=Mirostat(tau, 0.3)).pick(noise(rng, settings))  # noqa: E731
         check_law(pick, expected / expected.sum(), DRAWS)
 
 
@@ -232,7 +243,7 @@ def test_a_text_is_that_of_the_chain_over_all_logits(model: Model) -> None:
     repeats = Repeats(Settings(**settings), breakers, 512)
     hidden = model.hidden([*prompt, *made])
     for place, token in enumerate(made):
-        x = model._decoder.head.every(hidden[len(prompt) - 1 + place : len(prompt) + place])
+        x = every(model._decoder.head, hidden[len(prompt) - 1 + place : len(prompt) + place])
         for name, penalty in repeats([*prompt, *made[:place]]).items():
             x[name] -= penalty
         assert x[token] > x.max() - 1e-3

@@ -92,7 +92,7 @@ def test_a_stopped_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert read[0] == windows, "the base's vectors are kept for other models"
         for one, two in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, two)
-        with pytest.raises(StoreError, match="of another base, text or context"):
+        with pytest.raises(StoreError, match="is of another call"):
             divergence.kld(other, base, TEXT, context=CONTEXT, folder=folder)
         with pytest.raises(OptionError, match="the text has 3 tokens; expected 32 or more"):
             divergence.kld(base, other, TEXT, context=CONTEXT, tokens=3)

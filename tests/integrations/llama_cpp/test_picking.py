@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 
 import headlong as hl
+from headlong.engines.edited_row import Noise
 from headlong.errors import IdError, InputError, OptionError
 from laws import check_law
 
@@ -39,6 +40,10 @@ def head() -> Head:
 
 def hidden_of(size: float) -> Any:
     return (np.random.default_rng(1).standard_normal((1, DIM)) * size).astype(np.float32)
+
+
+def noise_of(rng: np.random.Generator, settings: Settings) -> Noise:
+    return Noise(int(rng.integers(1 << 63)), 0, settings.temperature)
 
 
 class Accepting:
@@ -111,7 +116,7 @@ def test_draws_have_the_references_distribution(head: Head, size: float, case: s
     few = grammar is None or settings.top_k > 0  # a grammar that is asked about every token takes its time
     count = DRAWS if few else DRAWS // 5
     row = Row(head, hidden, settings, GENERATED, grammar)
-    check_law(row.pick, expected, count)
+    check_law(lambda rng: row.pick(noise_of(rng, settings)), expected, count)
 
 
 def counted(verb: Any, asked: list[str]) -> Any:
@@ -148,7 +153,7 @@ def test_temperature_0_is_the_best_after_the_edits(head: Head, edits: str, gramm
     x = moved(head.engine.layer.weight.astype(np.float64) @ hidden[0], settings)
     if grammar is not None:
         x[~grammar.accepts(np.arange(VOCAB))] = -np.inf
-    assert Row(head, hidden, settings, GENERATED, grammar).pick(np.random.default_rng(0)) == np.argmax(x)
+    assert Row(head, hidden, settings, GENERATED, grammar).pick(Noise(0, 0)) == np.argmax(x)
 
 
 @pytest.mark.parametrize("edits", ["none", "penalties", "last two"])
@@ -183,11 +188,11 @@ def test_the_reference_is_llama_cpps_chain(case: str, edits: str) -> None:
 
 
 def test_what_leaves_nothing_or_makes_no_sense_is_refused(head: Head) -> None:
-    hidden, rng = hidden_of(SHARP), np.random.default_rng(0)
+    hidden = hidden_of(SHARP)
     everything = dict.fromkeys(range(VOCAB), -math.inf)
     for settings in (Settings(temperature=0, logit_bias=everything), Settings(top_k=0, logit_bias=everything)):
         with pytest.raises(InputError, match="no token is left"):
-            Row(head, hidden, settings, []).pick(rng)
+            Row(head, hidden, settings, []).pick(Noise(0, 0))
     with pytest.raises(IdError, match="logit_bias names the token 3000; expected 0 to 2999"):
         Row(head, hidden, Settings(logit_bias={3000: 1.0}), [])
     with pytest.raises(OptionError, match="expected a token's id .*, or -inf"):

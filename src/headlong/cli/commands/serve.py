@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -11,35 +11,39 @@ from headlong.cli.shared_options import Delta, Eps, Threads, settled
 from headlong.errors import OptionError, cause
 
 
-def serve(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file.")],
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="At which port.", min=1, max=65535)] = 8000,
-    alias: Annotated[str | None, typer.Option(help="What clients call the model; default: the file.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="What clients have to send; default: nothing.")] = None,
-    sequences: Annotated[int, typer.Option(help="Requests written at once; others wait.")] = 4,
-    context: Annotated[int, typer.Option(help="Tokens of a request and its answer at most.")] = 4096,
+class ServeArguments(NamedTuple):
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A GGUF file.")]
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="At which port.", min=1, max=65535)] = 8000
+    alias: Annotated[str | None, typer.Option(help="What clients call the model; default: the file.")] = None
+    api_key: Annotated[str | None, typer.Option(help="What clients have to send; default: nothing.")] = None
+    sequences: Annotated[int, typer.Option(help="Requests written at once; others wait.")] = 4
+    context: Annotated[int, typer.Option(help="Tokens of a request and its answer at most.")] = 4096
     reproducible: Annotated[
         bool, typer.Option("--reproducible", help="Each text is to the last bit what it is alone; steps are not shared.")
-    ] = False,
-    eps: Eps = 0.01,
-    delta: Delta = 1e-6,
-    threads: Threads = None,
-) -> None:
+    ] = False
+    eps: Eps = 0.01
+    delta: Delta = 1e-6
+    threads: Threads = None
+
+
+def serve(args: ServeArguments) -> None:
     """Serve a GGUF model to clients of OpenAI's API; completions with echo and logprobs score a prompt."""
-    count = settled(threads)
-    _check_free(host, port)
+    count = settled(args.threads)
+    _check_free(args.host, args.port)
     from headlong.cli.terminal import bars
     from headlong.integrations.llama_cpp import Model
     from headlong.integrations.llama_cpp.serving import serve as served
     from headlong.progress import shown
 
     with bars() as stage, shown(stage):
-        opened = Model(model, n_ctx=context, sequences=sequences, n_threads=count, eps=eps, delta=delta)
+        opened = Model(
+            args.model, n_ctx=args.context, sequences=args.sequences, n_threads=count, eps=args.eps, delta=args.delta
+        )
     with opened as found:
         typer.echo(repr(found), err=True)
-        found.share(reproducible)
-        served(found, host, port, alias or model, api_key)
+        found.share(args.reproducible)
+        served(found, args.host, args.port, args.alias or args.model, args.api_key)
 
 
 def _check_free(host: str, port: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -13,18 +13,20 @@ SHOWN = 20
 """Rows that are listed as text, the nearest ties first; JSON has them all."""
 
 
-def ties(
-    layer: LayerFile,
-    hidden: HiddenFile,
-    weight: Weight = None,
-    bias: Bias = None,
-    threads: Threads = None,
-    rounding: Annotated[str, typer.Option(help=LISTED)] = "bf16 output",
-    out: JsonFile = None,
-    as_json: JsonLines = False,
-) -> None:
+class TiesArguments(NamedTuple):
+    layer: LayerFile
+    hidden: HiddenFile
+    weight: Weight = None
+    bias: Bias = None
+    threads: Threads = None
+    rounding: Annotated[str, typer.Option(help=LISTED)] = "bf16 output"
+    out: JsonFile = None
+    as_json: JsonLines = False
+
+
+def ties(args: TiesArguments) -> None:
     """Say which rows' likeliest class a rounding could turn over, and which it cannot: a fault, or a tie?"""
-    count = settled(threads)
+    count = settled(args.threads)
     import numpy as np
 
     from headlong import margins
@@ -33,24 +35,24 @@ def ties(
     from headlong.errors import OptionError
     from headlong.report.tables import ReportTable, percent
 
-    if rounding not in margins.ROUNDINGS:
-        raise OptionError(f"--rounding is {rounding!r}; choose from {', '.join(margins.ROUNDINGS)}")
-    subject = inputs.layer(layer, weight, bias)
-    found = margins.margins(subject, inputs.hidden(hidden, subject.dim, subject.vocab), count)
+    if args.rounding not in margins.ROUNDINGS:
+        raise OptionError(f"--rounding is {args.rounding!r}; choose from {', '.join(margins.ROUNDINGS)}")
+    subject = inputs.layer(args.layer, args.weight, args.bias)
+    found = margins.margins(subject, inputs.hidden(args.hidden, subject.dim, subject.vocab), count)
     every = [
         {"row": row, "first": int(first), "second": int(second), "gap": float(gap),
          "decided": {name: bool(flags[row]) for name, flags in found.decided.items()}}
         for row, (first, second, gap) in enumerate(zip(found.first, found.second, found.gap, strict=True))
     ]  # fmt: skip
-    if out is not None:
-        write_json(inputs.target(out, layer, hidden), every)
-    if as_json:
+    if args.out is not None:
+        write_json(inputs.target(args.out, args.layer, args.hidden), every)
+    if args.as_json:
         for one in every:
             say_json(one)
         return
     lines = [(name, f"{flags.sum():,}", percent(float(flags.mean()))) for name, flags in found.decided.items()]
     note = f"of {len(found.gap):,} rows; the smallest gap is {found.gap.min():.3g}, the median {np.median(found.gap):.3g}"
     show(ReportTable("Likeliest classes that no rounding can turn over", ("rounding", "rows", ""), tuple(lines), note))
-    nearest = [row for row in np.argsort(found.gap, kind="stable") if not found.decided[rounding][row]][:SHOWN]
+    nearest = [row for row in np.argsort(found.gap, kind="stable") if not found.decided[args.rounding][row]][:SHOWN]
     rows = [(str(row), str(found.first[row]), str(found.second[row]), f"{found.gap[row]:.4g}") for row in nearest]
-    show(ReportTable(f"Nearest ties under {rounding}", ("row", "first", "second", "gap"), tuple(rows)))
+    show(ReportTable(f"Nearest ties under {args.rounding}", ("row", "first", "second", "gap"), tuple(rows)))

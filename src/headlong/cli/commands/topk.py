@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,60 +18,64 @@ BLOCK = 64
 """Queries answered between two steps of the progress bar."""
 
 
-def topk(
-    source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, items, or an engine that compile saved.")],
-    hidden: HiddenFile,
-    k: K = 10,
-    metric: Annotated[str | None, typer.Option(help="Nearest items by ip, cosine or l2, proved; no probabilities.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="A text file with a label for each class, one a line.")] = None,
-    method: Method = "auto",
-    eps: Annotated[float | None, typer.Option(help="In nats; inf, as for items in an array: ids and logits only.")] = None,
-    weight: Weight = None,
-    bias: Bias = None,
-    threads: Threads = None,
-    device: Annotated[str | None, typer.Option(help="cuda or cuda:N: the layer on that GPU; default: the CPU.")] = None,
-    out: AnswerFile = None,
-    as_json: JsonLines = False,
-) -> None:
+class TopkArguments(NamedTuple):
+    source: Annotated[str, typer.Argument(metavar="LAYER_OR_ENGINE", help="A layer, items, or an engine that compile saved.")]
+    hidden: HiddenFile
+    k: K = 10
+    metric: Annotated[str | None, typer.Option(help="Nearest items by ip, cosine or l2, proved; no probabilities.")] = None
+    labels: Annotated[Path | None, typer.Option(help="A text file with a label for each class, one a line.")] = None
+    method: Method = "auto"
+    eps: Annotated[float | None, typer.Option(help="In nats; inf, as for items in an array: ids and logits only.")] = None
+    weight: Weight = None
+    bias: Bias = None
+    threads: Threads = None
+    device: Annotated[str | None, typer.Option(help="cuda or cuda:N: the layer on that GPU; default: the CPU.")] = None
+    out: AnswerFile = None
+    as_json: JsonLines = False
+
+
+def topk(args: TopkArguments) -> None:
     """Find the likeliest classes of each hidden vector, or the nearest items, with the error and the proof of each row."""
-    count = settled(threads)
+    eps = args.eps
+    count = settled(args.threads)
     import headlong as hl
     from headlong.cli import arrays, inputs
     from headlong.cli.nearest import ARRAYS, SCORES, metric_of, nearest, write_arrays
     from headlong.cli.terminal import answered_lines, bars, say_json, show, topk_table, write_json
     from headlong.tables import answers
 
-    given = {"--method": method != "auto", "--weight": weight is not None, "--bias": bias is not None,
-             "--device": device is not None}
-    name = metric and metric_of(metric)
+    given = {"--method": args.method != "auto", "--weight": args.weight is not None, "--bias": args.bias is not None,
+             "--device": args.device is not None}
+    name = args.metric and metric_of(args.metric)
     if name and (unused := [one for one, there in {**given, "--eps": eps is not None}.items() if there and one != "--weight"]):
         raise OptionError(f"--metric is of items, not of probabilities; leave {', '.join(unused)} out")
-    engine: Any = inputs.engine(source, count, {**given, "--metric": name is not None})
+    engine: Any = inputs.engine(args.source, count, {**given, "--metric": name is not None})
     if engine is not None:
         layer = engine.layer
     else:
-        layer = inputs.layer(source, weight, bias) if name else inputs.any_layer(source, weight, bias)
-    if eps is None and engine is None and arrays.is_array(inputs.split(source, 2)[0]):
+        layer = (inputs.layer if name else inputs.any_layer)(args.source, args.weight, args.bias)
+    if eps is None and engine is None and arrays.is_array(inputs.split(args.source, 2)[0]):
         eps = math.inf  # of items nobody asked for probabilities
-    rows = inputs.hidden(hidden, layer.dim, layer.vocab)
+    rows = inputs.hidden(args.hidden, layer.dim, layer.vocab)
     if not len(rows):
-        raise ShapeError(f"{hidden} has shape {list(rows.shape)}: no rows to answer")
-    words = None if labels is None else inputs.labels(labels, layer.vocab)
-    if out is not None:
-        inputs.target(out, source, hidden, None if labels is None else str(labels))
+        raise ShapeError(f"{args.hidden} has shape {list(rows.shape)}: no rows to answer")
+    words = None if args.labels is None else inputs.labels(args.labels, layer.vocab)
+    if args.out is not None:
+        inputs.target(args.out, args.source, args.hidden, None if args.labels is None else str(args.labels))
     if name:
         search = nearest(layer, name, count)
     elif engine is None:
         asked = eps is None or math.isfinite(eps)
-        engine = hl.compile(layer, method, delta=0.0, log_probs=asked, threads=count, device=device)
+        engine = hl.compile(layer, args.method, delta=0.0, log_probs=asked, threads=count, device=args.device)
 
     def ask(some: Any) -> Any:
-        return search(some, k) if name else engine.topk(some, k=k, eps=eps)
+        return search(some, args.k) if name else engine.topk(some, k=args.k, eps=eps)
 
-    shown = rows if as_json or out is not None else rows[:SHOWN]
+    shown = rows if args.as_json or args.out is not None else rows[:SHOWN]
     lines: list[dict[str, Any]] = []
     parts: list[Any] = []
-    as_table, as_arrays = out is not None and answers.is_table(out), out is not None and out.suffix == ARRAYS
+    as_table = args.out is not None and answers.is_table(args.out)
+    as_arrays = args.out is not None and args.out.suffix == ARRAYS
     with bars() as stage:
         move = stage("answer")
         for start in range(0, len(shown), BLOCK):
@@ -80,15 +84,15 @@ def topk(
                 parts.append(answers.columns(top) if name else answers.table(top))
             elif as_arrays:
                 parts.append(top if name else {one: getattr(top, one) for one in FIELDS})
-            if as_json or not (as_table or as_arrays) or start < SHOWN:
+            if args.as_json or not (as_table or as_arrays) or start < SHOWN:
                 lines += answered_lines(top, start, words)
             move(min(start + BLOCK, len(shown)), len(shown))
-    if out is not None and (as_table or as_arrays):
-        (answers.write if as_table else write_arrays)(out, parts)
-        typer.echo(f"wrote {out}", err=True)
+    if args.out is not None and (as_table or as_arrays):
+        (answers.write if as_table else write_arrays)(args.out, parts)
+        typer.echo(f"wrote {args.out}", err=True)
     else:
-        write_json(out, lines)
-    if as_json:
+        write_json(args.out, lines)
+    if args.as_json:
         for line in lines:
             say_json(line)
         return

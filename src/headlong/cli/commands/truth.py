@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -12,19 +12,21 @@ from headlong.cli.shared_options import Threads, settled
 TABLE = "A table of vectors, path[:column]; or what HIDDEN may be elsewhere."
 
 
-def truth(
-    items: Annotated[str, typer.Argument(metavar="ITEMS", help=TABLE)],
-    queries: Annotated[str, typer.Argument(metavar="QUERIES", help=TABLE)],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The table to write: .parquet or .arrow.")],
-    k: Annotated[int, typer.Option("-k", help="How many items of each query.")] = 100,
-    metric: Annotated[str, typer.Option(help="inner_product, cosine or l2.")] = "inner_product",
-    rows: Annotated[int | None, typer.Option(help="Items that are held at once; default: 128 MiB of float32.")] = None,
-    parts: Annotated[int, typer.Option(help="Ranges of the items that are searched apart.")] = 1,
-    ray: Annotated[bool, typer.Option("--ray", help="Search the parts on a Ray cluster; files have to be there, too.")] = False,
-    threads: Threads = None,
-) -> None:
+class TruthArguments(NamedTuple):
+    items: Annotated[str, typer.Argument(metavar="ITEMS", help=TABLE)]
+    queries: Annotated[str, typer.Argument(metavar="QUERIES", help=TABLE)]
+    out: Annotated[Path, typer.Option("-o", "--out", help="The table to write: .parquet or .arrow.")]
+    k: Annotated[int, typer.Option("-k", help="How many items of each query.")] = 100
+    metric: Annotated[str, typer.Option(help="inner_product, cosine or l2.")] = "inner_product"
+    rows: Annotated[int | None, typer.Option(help="Items that are held at once; default: 128 MiB of float32.")] = None
+    parts: Annotated[int, typer.Option(help="Ranges of the items that are searched apart.")] = 1
+    ray: Annotated[bool, typer.Option("--ray", help="Search the parts on a Ray cluster; files have to be there, too.")] = False
+    threads: Threads = None
+
+
+def truth(args: TruthArguments) -> None:
     """Write the proved nearest items of each query, their scores and margins: the ground truth of recall."""
-    count = settled(threads)
+    count = settled(args.threads)
     from headlong.cli import inputs
     from headlong.cli.terminal import bars
     from headlong.tables import files
@@ -35,12 +37,19 @@ def truth(
         return (path, names[0] if names else None) if files.kind(path) else inputs.hidden(text)
 
     run: Any = map
-    if ray:
+    if args.ray:
         from headlong.integrations.on_ray import on_ray as run
-    inputs.target(out, items, queries)
+    inputs.target(args.out, args.items, args.queries)
     with bars() as stage:
-        asked: dict[str, Any] = {"metric": metric, "out": out, "parts": parts, "run": run, "rows": rows, "threads": count}
-        found = searched(source(items), source(queries), k, **asked, progress=stage("search"))
+        asked: dict[str, Any] = {
+            "metric": args.metric,
+            "out": args.out,
+            "parts": args.parts,
+            "run": run,
+            "rows": args.rows,
+            "threads": count,
+        }
+        found = searched(source(args.items), source(args.queries), args.k, **asked, progress=stage("search"))
     tied = int((found.margin == 0).sum())
     ties = f"; of {tied:,} the last and the next are tied" if tied else ""
-    typer.echo(f"wrote {out}: the {k} nearest of {len(found.ids):,} queries by {metric}, proved{ties}")
+    typer.echo(f"wrote {args.out}: the {args.k} nearest of {len(found.ids):,} queries by {args.metric}, proved{ties}")

@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from headlong.dtypes import Ids
-from headlong.integrations.generation.fast_head import Reading, Taking
-from headlong.integrations.generation.picking import exponents, limits_of, outweighing
-from headlong.integrations.generation.processors import ProcessorRecipe, edited, joined
+from headlong.engines.edited_row import exponents, joined, limits_of
+from headlong.integrations.generation.picking import Picks, outweighing
+from headlong.integrations.generation.processors import edited
 
 EPS, SPARE = 1e-4, 16
 """What the normaliser may be off; best classes beside those that are kept, for some are forbidden."""
@@ -29,19 +29,20 @@ EPS, SPARE = 1e-4, 16
 class BeamScores(LogitsProcessor):  # type: ignore[misc]
     """Stands where the processors stood: ``[beams, vocab]`` log-probabilities of candidates, -inf elsewhere."""
 
-    def __init__(self, head: Reading, taken: Taking, recipe: ProcessorRecipe, keep: int) -> None:
-        self.head, self.taken, self.recipe, self.keep = head, taken, recipe, keep
+    def __init__(self, picks: Picks, keep: int) -> None:
+        self.picks, self.keep = picks, keep
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        engine, by_ids, vocab = self.head.by_rows, self.head.by_ids, self.head.out_features
-        hidden = self.taken.hidden[:, -1].detach()
+        head = self.picks.head
+        engine, by_ids, vocab = head.by_rows, head.by_ids, head.out_features
+        hidden = self.picks.taken.hidden[:, -1].detach()
         top = found = engine.topk(hidden, k=min(self.keep + SPARE, vocab), eps=EPS)
         lse = np.asarray(found.lse)
 
         def log_probs(ids: list[Ids]) -> list[Any]:
             return [exponents(by_ids, hidden[row : row + 1], part) - lse[row] for row, part in enumerate(ids)]
 
-        edits = edited(self.recipe.edits, input_ids, vocab, log_probs, outweighing(by_ids, hidden))
+        edits = edited(self.picks.recipe.edits, input_ids, vocab, log_probs, outweighing(by_ids, hidden))
         out = scores.new_full((len(hidden), vocab), -math.inf)
         gone = [joined(vocab, banned, ids) for banned, ids in zip(edits.banned, edits.ids, strict=True)]
         left = ~np.stack([np.isin(ids, none) for ids, none in zip(np.asarray(found.ids), gone, strict=True)])
@@ -49,10 +50,10 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
             top = by_ids.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))
         else:
             top.ids[torch.from_numpy(~left)] = -1
-        kept = torch.as_tensor(engine.layer.link(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
+        kept = torch.as_tensor(engine.exponents(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
         rows, places = torch.nonzero(top.ids >= 0, as_tuple=True)  # fewer than asked for may be left
         out[rows, top.ids[rows, places]] = kept[rows, places]
         for row, (ids, values) in enumerate(zip(edits.ids, edits.scores, strict=True)):
             out[row, torch.from_numpy(ids)] = torch.from_numpy(values).to(out.dtype)
-        self.head.count(f"beams, {found.cost.path}", len(hidden))
+        head.count(f"beams, {found.cost.path}", len(hidden))
         return out

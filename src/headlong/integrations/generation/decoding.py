@@ -20,7 +20,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, LogitsProcessor, StoppingCriteriaList, StopStringCriteria
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
 from transformers.generation.utils import GENERATION_MODES_MAPPING, GenerationMode
 
 from headlong.errors import InputError, OptionError, named
@@ -35,7 +42,7 @@ ACCELERATED: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 """Models that accelerate() has seen and restore() has not."""
 
 
-def generate(model: Any, *inputs: Any, headlong_seed: int | None = None, **options: Any) -> Any:
+def generate(model: GenerationMixin, *inputs: Any, headlong_seed: int | None = None, **options: Any) -> Any:
     """``model.generate(*inputs, **options)`` from candidates, on a model that :func:`accelerate` has seen.
 
     ``headlong_seed``  the same seed gives the same noise to each (step, row, token); None: drawn from torch's generator
@@ -54,13 +61,15 @@ def generate(model: Any, *inputs: Any, headlong_seed: int | None = None, **optio
     asked = 0
 
     def decode(
-        model: Any, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, generation_config: Any,
-        inputs_tensor: Any = None, **kept: Any,
+        model: GenerationMixin, input_ids: Tensor, logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList, generation_config: GenerationConfig,
+        inputs_tensor: Tensor | None = None, **kept: Any,
     ) -> Any:  # fmt: skip
         nonlocal asked
         asked += 1
         criteria = {"stopping_criteria": stopping_criteria, "generation_config": generation_config, **kept}
-        return _from_candidates(model, input_ids, logits_processor, criteria, inputs_tensor, given, headlong_seed)
+        dropped = dict.fromkeys(_DROPPED) | given | {"inputs_tensor": inputs_tensor}
+        return _from_candidates(model, input_ids, logits_processor, criteria, dropped, headlong_seed)
 
     with _stop_strings(model, options) as known:
         found = call(*inputs, custom_generate=decode, **known)
@@ -72,7 +81,7 @@ def generate(model: Any, *inputs: Any, headlong_seed: int | None = None, **optio
 class Generate:
     """What :func:`accelerate` sets as ``model.generate``: the model's own, decoding from candidates."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: GenerationMixin) -> None:
         self.model = model
 
     @property
@@ -95,7 +104,7 @@ def _by_name(call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> tup
     return inputs[len(names) :], dict(zip(names, inputs, strict=False)) | options
 
 
-def stock_generate(model: Any) -> Any:
+def stock_generate(model: GenerationMixin) -> Any:
     """``model.generate`` as its class has it."""
     found = vars(model).get("generate") if isinstance(model, GenerationMixin) else None
     return types.MethodType(type(model).generate, model) if isinstance(found, Generate) else model.generate
@@ -116,12 +125,12 @@ HANDING_ON = frozenset({
 """Transformers' classes whose own ``generate`` hands ``custom_generate`` on to the loop over this output layer."""
 
 
-def _owner(model: Any) -> type:
+def _owner(model: GenerationMixin) -> type:
     """The class whose ``generate`` the model has."""
     return next(kind for kind in type(model).__mro__ if "generate" in vars(kind))
 
 
-def check_generate(model: Any) -> None:
+def check_generate(model: GenerationMixin) -> None:
     """InputError where the model's ``generate`` is known not to reach :func:`generate`'s loop, or cannot."""
     if not isinstance(vars(model).get("generate"), (Generate, types.NoneType)):
         raise InputError(
@@ -151,12 +160,13 @@ _DROPPED = ("streamer", "assistant_model", "tokenizer", "assistant_tokenizer")
 
 
 def _from_candidates(
-    model: Any, input_ids: Tensor, processors: Any, asked: dict[str, Any], inputs_tensor: Any, given: Any, seed: int | None
-) -> Any:
-    """One of transformers' loops; ``asked``: its arguments; ``given``: those of :data:`_DROPPED` that the caller gave."""
+    model: GenerationMixin, input_ids: Tensor, processors: LogitsProcessorList, asked: dict[str, Any],
+    given: dict[str, Any], seed: int | None,
+) -> Any:  # fmt: skip
+    """One of transformers' loops; ``asked``: its arguments; ``given``: :data:`_DROPPED` and ``inputs_tensor``, None or as the
+    caller gave them."""
     head, wrapped = accelerated(model)
     config = asked["generation_config"]
-    given = dict.fromkeys(_DROPPED) | given
     mode = config.get_generation_mode(given["assistant_model"])
     if given["streamer"] is not None and config.num_beams > 1:
         raise InputError("a streamer was given, and beams end all at once; leave out streamer or num_beams")
@@ -166,51 +176,32 @@ def _from_candidates(
             f"{_GONE[mode]} asks for {mode.value}, which is no part of transformers any more; leave it out, or pass "
             f"custom_generate={loop!r}, trust_remote_code=True as well: its code is fetched, and reads the whole output layer"
         )
-    method = getattr(type(model), loop)
-    asked["streamer"] = given["streamer"]
-    if mode is GenerationMode.ASSISTED_GENERATION:
-        asked |= {**given, "inputs_tensor": inputs_tensor}
-    elif mode in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
-        del asked["streamer"]
+    method, assisted = getattr(type(model), loop), mode is GenerationMode.ASSISTED_GENERATION
+    if assisted:
+        asked |= given
+    elif mode not in (GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE):
+        asked["streamer"] = given["streamer"]
     found = wrapped or _answerable(model, head, mode, processors, config, given)
     if isinstance(found, str):
         head.fall_back(found)
         with head.dense(found):
             return method(model, input_ids, logits_processor=processors, **asked)
     noise = int(torch.randint(2**63 - 1, (1,))) if seed is None else seed
-    return _decoded(model, head, method, mode, found, input_ids, noise, processors, asked)
-
-
-def _decoded(
-    model: Any,
-    head: Reading,
-    method: Any,
-    mode: Any,
-    found: ProcessorRecipe,
-    ids: Tensor,
-    seed: int,
-    processors: Any,
-    asked: Any,
-) -> Any:
-    config = asked["generation_config"]
-    first, noise = ids.shape[1], seed if config.do_sample else None
     greedy = copy.copy(config)  # the loops take the argmax of what was marked
     greedy.do_sample, greedy.temperature, greedy.top_k, greedy.top_p, greedy.min_p = False, None, None, None, None
-    asked = asked | {"generation_config": greedy}
-    assisted = mode is GenerationMode.ASSISTED_GENERATION
+    asked["generation_config"] = greedy
     with head.taking(head.out_features if assisted else 1) as taken:
+        picks = Picks(head, taken, found, noise if config.do_sample else None, input_ids.shape[1])
+        marks: LogitsProcessor = Picker(picks)
         if assisted:
-            marks: Any = Verifier(processors, Picks(head, taken, found, noise, first))
-            asked["assistant_model"] = _drafting(asked["assistant_model"], noise, first)
+            marks, asked["assistant_model"] = Verifier(processors, picks), _drafting(asked["assistant_model"], picks)
         elif mode is GenerationMode.BEAM_SEARCH:
             ends = 0 if config._eos_token_tensor is None else len(config._eos_token_tensor)  # noqa: SLF001
-            marks = BeamScores(head, taken, found, max(2, 1 + ends) * config.num_beams)
-        else:
-            marks = Picker(Picks(head, taken, found, noise, first))
-        return method(model, ids, logits_processor=marks, **asked)
+            marks = BeamScores(picks, max(2, 1 + ends) * config.num_beams)
+        return method(model, input_ids, logits_processor=marks, **asked)
 
 
-def accelerated(model: Any) -> tuple[Reading, str]:
+def accelerated(model: GenerationMixin) -> tuple[Reading, str]:
     """The head that :func:`accelerate` made, and why it may not be asked (empty: it may)."""
     if isinstance(head := ACCELERATED.get(model) if isinstance(model, GenerationMixin) else None, CutHead):
         return head, "" if head.host.current else AGAIN
@@ -233,7 +224,10 @@ def hooked(module: nn.Module) -> bool:
     return any(getattr(module, kind) for kind in kinds) or hasattr(module, "_hf_hook") or own is not type(module).forward
 
 
-def _answerable(model: Any, head: Reading, mode: Any, processors: Any, config: Any, given: Any) -> ProcessorRecipe | str:
+def _answerable(
+    model: GenerationMixin, head: Reading, mode: GenerationMode, processors: LogitsProcessorList, config: GenerationConfig,
+    given: dict[str, Any],
+) -> ProcessorRecipe | str:  # fmt: skip
     if mode is GenerationMode.BEAM_SAMPLE:
         return "beams that are sampled"
     if config.return_dict_in_generate and (config.output_scores or config.output_logits):
@@ -250,7 +244,7 @@ def _answerable(model: Any, head: Reading, mode: Any, processors: Any, config: A
     return found
 
 
-def _own_speculation(model: Any, config: Any, given: Any) -> str:
+def _own_speculation(model: GenerationMixin, config: GenerationConfig, given: dict[str, Any]) -> str:
     """Why transformers has to verify drafts itself."""
     draft = given["assistant_model"]
     looked_up = config.prompt_lookup_num_tokens is not None
@@ -261,7 +255,7 @@ def _own_speculation(model: Any, config: Any, given: Any) -> str:
     return "" if model._supports_logits_to_keep() else "drafts to a model without logits_to_keep"  # noqa: SLF001
 
 
-def _drafting(assistant: Any, seed: int | None, first: int) -> Any:
+def _drafting(assistant: Any, picks: Picks) -> Any:
     """The assistant, from candidates where it is accelerated, too."""
     try:
         head, wrapped = accelerated(assistant)
@@ -270,7 +264,7 @@ def _drafting(assistant: Any, seed: int | None, first: int) -> Any:
     if wrapped or head.stale:
         head.fall_back(wrapped or CHANGED)
         return assistant
-    return Draft(assistant, head, seed, first)
+    return Draft(assistant, head, picks.seed, picks.first)
 
 
 class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no types that are read here
@@ -285,7 +279,7 @@ class Picker(LogitsProcessor):  # type: ignore[misc]  # transformers ships no ty
 
 
 @contextmanager
-def _stop_strings(model: Any, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _stop_strings(model: GenerationMixin, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """``options`` with ``stop_strings`` as the criterion that transformers would make of them, had it kept the tokenizer."""
     options, config, own = dict(options), options.get("generation_config"), model.generation_config
     tokenizer = options.get("tokenizer")

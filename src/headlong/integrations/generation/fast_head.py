@@ -26,6 +26,7 @@ from torch.nn import functional
 
 import headlong
 from headlong.cached_attribute import once
+from headlong.engines.contract import Verbs
 from headlong.errors import InputError
 from headlong.integrations.generation.fingerprint import Fingerprint
 
@@ -60,22 +61,24 @@ class Reading:
     ``paths`` counts rows by the way they were answered.
     """
 
-    engine: Any
-    by_ids: Any
+    engine: Verbs
+    by_ids: Verbs
     in_features: int
     out_features: int
     gain: Gain | None
 
-    def begin(self, engine: Any) -> None:
+    def begin(self, engine: Verbs) -> None:
         self.engine, self.by_ids, self.gain = engine, engine, None
         self.paths: Counter[str] = Counter()
         self._said: set[str] = set()
         self._taken = threading.local()
 
     @once
-    def by_rows(self) -> Any:
+    def by_rows(self) -> Verbs:
         """All rows, for normalisers as close as beams ask for them."""
-        return headlong.compile(self.engine.layer, "full", threads=self.engine.threads)
+        of: Any = self.engine
+        rows: Verbs = headlong.compile(of.layer, "full", threads=of.threads)
+        return rows
 
     def keeps(self, hidden: Tensor) -> int:
         """How many scores the answer to ``hidden`` is to have, where it is kept instead of multiplied; 0 elsewhere."""
@@ -132,7 +135,7 @@ class FastHead(Reading, nn.Linear):
     ``torch.compile`` the module is one opaque call.
     """
 
-    def __init__(self, linear: nn.Linear, engine: Any, beside: tuple[Tensor, ...] = ()) -> None:
+    def __init__(self, linear: nn.Linear, engine: Verbs, beside: tuple[Tensor, ...] = ()) -> None:
         nn.Module.__init__(self)  # not nn.Linear's: it would allocate a second weight
         self.in_features, self.out_features = linear.weight.shape[1], linear.weight.shape[0]
         self.weight, self.bias = linear.weight, linear.bias

@@ -16,6 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from headlong.engines.contract import Verbs
 from headlong.errors import InputError
 
 PIECE = 2**24
@@ -42,7 +43,7 @@ class KeptEngine:
     ``suspect``  an optimiser may have written since: all rows are looked at, once
     """
 
-    def __init__(self, engine: Any, parameters: tuple[Tensor, ...]) -> None:
+    def __init__(self, engine: Verbs, parameters: tuple[Tensor, ...]) -> None:
         self.engine, self.seen, self.suspect = engine, Fingerprint(*parameters), False
 
     def of(self, parameters: tuple[Tensor, ...]) -> Any:

@@ -11,11 +11,13 @@ The layer's place is taken for the length of one call, in this model alone.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.logging import tqdm
 
@@ -30,7 +32,7 @@ LONGEST, MOST = 256, 32
 """Tokens of text that are read at once; of a piece that has more, so many such windows at the most, evenly spread."""
 
 
-def put(model: Any, old: nn.Module, new: nn.Module) -> None:
+def put(model: PreTrainedModel, old: nn.Module, new: nn.Module) -> None:
     """Every attribute under which the model holds ``old``; parameters stay where they are."""
     places = [(parent, name) for parent in model.modules() for name, child in parent.named_children() if child is old]
     if not places:
@@ -56,7 +58,7 @@ class _Ramp(nn.Linear):
         return self.scores.expand(*input.shape[:-1], -1)
 
 
-def run(model: Any, linear: nn.Linear, ids: Tensor, scores: Tensor | None = None) -> tuple[_Ramp, Any]:
+def run(model: PreTrainedModel, linear: nn.Linear, ids: Tensor, scores: Tensor | None = None) -> tuple[_Ramp, Any]:
     ramp = _Ramp(linear, scores)
     put(model, linear, ramp)
     try:
@@ -69,7 +71,7 @@ def run(model: Any, linear: nn.Linear, ids: Tensor, scores: Tensor | None = None
         put(model, ramp, linear)
 
 
-def inputs_of(model: Any, ids: Tensor) -> dict[str, Any]:
+def inputs_of(model: PreTrainedModel, ids: Tensor) -> dict[str, Any]:
     """Tokens alone; where the encoder reads sound or pictures, the decoder's, beside an encoder that saw nothing."""
     if not model.config.is_encoder_decoder:
         return {"input_ids": ids}
@@ -88,7 +90,7 @@ class AfterLayer(NamedTuple):
     beside: tuple[Tensor, ...] = ()
 
 
-def post_head(model: Any, linear: nn.Linear) -> AfterLayer:
+def post_head(model: PreTrainedModel, linear: nn.Linear) -> AfterLayer:
     ids = torch.zeros(1, 2, dtype=torch.int64)
     ramp, out = run(model, linear, ids)
     named = [getattr(model.config, name, None) for name in sorted(vars(model.config)) if "logit" in name]
@@ -107,7 +109,7 @@ def post_head(model: Any, linear: nn.Linear) -> AfterLayer:
         return AfterLayer(link, bias.float(), (beside,))
 
 
-def _holding(model: Any, bias: Tensor) -> Tensor | None:
+def _holding(model: PreTrainedModel, bias: Tensor) -> Tensor | None:
     """The buffer or parameter of the model that holds ``bias`` (``final_logits_bias`` of the BART family)."""
     parts = [*model.buffers(), *model.parameters()]
     same = [part for part in parts if part.numel() == bias.numel() and torch.equal(part.reshape(-1), bias.to(part.dtype))]
@@ -145,7 +147,7 @@ def _hidden(host: Any, ids: Tensor) -> Tensor:
         raise OptionError(f"the model could not read rows of {ids.shape[1]} calibration tokens ({error}); cut them") from error
 
 
-def vectors_of_text(host: Any, text: Any, tokenizer: Any) -> Tensor:
+def vectors_of_text(host: Any, text: str | Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
     """What the layer is given over ``text``, a string or several, piece by piece; a bar counts them."""
     if tokenizer is None:
         raise OptionError("text without a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(...) as well")
@@ -165,14 +167,14 @@ def _windows(tokens: list[int], longest: int) -> list[list[int]]:
     return [tokens[start : start + longest] for start in some]
 
 
-def _positions(config: Any) -> list[int]:
+def _positions(config: PretrainedConfig) -> list[int]:
     """The tokens that a model has positions for, as its config tells."""
     names = "max_position_embeddings", "max_target_positions"
     found = [getattr(part, name, 0) for part in (config, config.get_text_config(decoder=True)) for name in names]
     return [most for most in found if isinstance(most, int) and most > 0]
 
 
-def _tokens(tokenizer: Any, piece: str) -> list[int]:
+def _tokens(tokenizer: PreTrainedTokenizerBase, piece: str) -> list[int]:
     try:
         found = tokenizer(piece)
         ids = found["input_ids"] if hasattr(found, "keys") else found

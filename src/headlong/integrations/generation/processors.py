@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers.generation import logits_process as hf
 
 from headlong.dtypes import Ids
+from headlong.engines.edited_row import joined
 from headlong.integrations.generation.surprisal_filters import Surprisals
 
 Scores = Callable[[list[Ids]], list[NDArray[np.float64]]]
@@ -169,21 +170,6 @@ def _by_timestamps(rule: Any, input_ids: Tensor, banned: list[Ids], vocab: int, 
     asked = rule._detect_timestamp_from_logprob  # noqa: SLF001  # its only switch
     text = np.arange(first)
     return [joined(vocab, out, text) if asked and outweighs(row, out, first) else out for row, out in enumerate(gone)]
-
-
-def joined(vocab: int, *parts: Ids) -> Ids:
-    """The ids that are in any of the ``parts``, in their order; half a vocabulary is marked sooner than it is sorted."""
-    found = np.zeros(vocab, bool)
-    for part in parts:
-        found[part] = True
-    return np.flatnonzero(found)
-
-
-def others(vocab: int, ids: Ids, first: int = 0) -> Ids:
-    """The ids from ``first`` on that are not in ``ids``."""
-    found = np.ones(vocab, bool)
-    found[:first] = found[ids] = False
-    return np.flatnonzero(found)
 
 
 _NONE: Ids = np.empty(0, np.int64)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import GenerationMixin, LogitsProcessor, LogitsProcessorList
 
 from headlong.integrations.generation.fast_head import Reading
 from headlong.integrations.generation.picking import Picks
@@ -29,7 +29,7 @@ LEAST = 1e-12
 class Verifier(LogitsProcessorList):  # type: ignore[misc]
     """The target's processors, and in their place, while the positions of a call last, its picks."""
 
-    def __init__(self, processors: Any, picks: Picks) -> None:
+    def __init__(self, processors: LogitsProcessorList, picks: Picks) -> None:
         super().__init__(processors)
         self.picks = picks
         self.call: Tensor | None = None
@@ -54,7 +54,7 @@ class Verifier(LogitsProcessorList):  # type: ignore[misc]
 class Draft:
     """An accelerated model whose ``generate`` drafts from candidates; all else of it is the model's."""
 
-    def __init__(self, model: Any, head: Reading, seed: int | None, first: int) -> None:
+    def __init__(self, model: GenerationMixin, head: Reading, seed: int | None, first: int) -> None:
         self._model, self._head, self._seed, self._first = model, head, seed, first
 
     def __getattr__(self, name: str) -> Any:
@@ -66,8 +66,9 @@ class Draft:
 
 
 def _drafted(
-    model: Any, input_ids: Tensor, logits_processor: Any, *, head: Reading, seed: int | None, first: int, **asked: Any
-) -> Any:
+    model: GenerationMixin, input_ids: Tensor, logits_processor: LogitsProcessorList, *, head: Reading, seed: int | None,
+    first: int, **asked: Any,
+) -> Any:  # fmt: skip
     found = recipe(logits_processor, head.out_features)
     if isinstance(found, str):
         head.fall_back(found)

@@ -49,14 +49,13 @@ class Source(CandidateSource, Protocol):
 def kept_by_surprisal(source: Source, sieve: Sieve, by: Surprisals) -> Ranked:
     """The classes that pass all filters, best first."""
     if by.top_h:
-        found = _first(source.best(OF_TOP_H), OF_TOP_H)
-        found = _first(found, _within_entropy(found.scores / sieve.temperature, by.top_h))
+        found = source.best(OF_TOP_H).alone(slice(OF_TOP_H))
+        found = found.alone(slice(_within_entropy(found.scores / sieve.temperature, by.top_h)))
         size = decided(source, sieve, found)
         assert size is not None  # nothing else is left
-        found = _first(found, size)
+        found = found.alone(slice(size))
     elif not sieve.keeps_all:
-        found = kept(source, sieve)
-        found = _first(found, len(found.ids))
+        found = kept(source, sieve).alone(slice(None))
     else:
         found, by = _first_of_all(source, sieve.temperature, by)
     for one in _each(by):
@@ -65,13 +64,8 @@ def kept_by_surprisal(source: Source, sieve: Sieve, by: Surprisals) -> Ranked:
         entropy = float((np.exp(-surprisals) * surprisals).sum())
         places = _places(one, surprisals, entropy, math.inf)
         assert places is not None  # they are all there
-        found = Ranked(found.ids[places], found.scores[places], -math.inf)
+        found = found.alone(places)
     return found
-
-
-def _first(found: Ranked, count: int) -> Ranked:
-    """The ``count`` best, which are all that is left."""
-    return Ranked(found.ids[:count], found.scores[:count], -math.inf)
 
 
 def _each(by: Surprisals) -> Iterator[Surprisals]:
@@ -123,7 +117,7 @@ def _first_of_all(source: Source, temperature: float, by: Surprisals) -> tuple[R
         else:
             eps *= 1e-3
     left = by._replace(**{name: 0.0 for name in by._fields if getattr(one, name)})
-    return Ranked(found.ids[known[0]], found.scores[known[0]], -math.inf), left
+    return found.alone(known[0]), left
 
 
 def _places(one: Surprisals, surprisals: Doubles, entropy: float, behind: float) -> Places | None:

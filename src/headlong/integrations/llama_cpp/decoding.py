@@ -19,6 +19,7 @@ import numpy as np
 from headlong import Layer
 from headlong.answers import Cost
 from headlong.dtypes import Doubles
+from headlong.engines.edited_row import Noise
 from headlong.errors import IdError, OptionError
 from headlong.integrations.llama_cpp.body import Body, Singles
 from headlong.integrations.llama_cpp.chain import Mirostat, Repeats
@@ -26,10 +27,9 @@ from headlong.integrations.llama_cpp.chained import ChainedRow
 from headlong.integrations.llama_cpp.grammar import Grammar
 from headlong.integrations.llama_cpp.head import NOTHING as NOTHING_READ
 from headlong.integrations.llama_cpp.head import Head
-from headlong.integrations.llama_cpp.picking import FIRST, Listed, Row, draw_listed, top
+from headlong.integrations.llama_cpp.picking import Row
 from headlong.integrations.llama_cpp.settings import Settings
 from headlong.layers.gguf_file import EMBEDDING, GgufFile
-from headlong.randomness import stream
 
 SEQUENCES = 256
 """At most, of one model; the draws of its sequences have positions of their own."""
@@ -228,8 +228,7 @@ class Decoder:
         if state is not None:
             held[:] = tokens[:-1] if self.body.load(number, state) else []
         else:
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(held, tokens[:-1], strict=False)))
-            self.keep(number, 0 if self.reproducible else same)
+            self.keep(number, 0 if self.reproducible else same(held, tokens[:-1]))
         self._owners[number] = weakref.ref(row)
         return [(tokens[at], at, number) for at in range(len(held), len(tokens))]
 
@@ -256,48 +255,27 @@ class Decoder:
 
     def picker(self, rows: Sequence[Progress], settings: Settings) -> Callable[[list[Progress], Singles], list[int]]:
         """Finds the next tokens of sequences: by one question for all of them where they ask the same, else one for each."""
-        head, seed = self.head, settings.noise_seed
-        edits = settings.moving or any(row.grammar is not None for row in rows)
-        if settings.greedy and not edits:
-            return lambda active, hidden: [int(token) for token in head.likeliest(hidden)]
-        edits |= settings.chained
-        if settings.top_k <= 0 and not edits:
-            return self._drawing(settings, seed)
-        noise = {row.voice: stream("tokens", seed, row.voice) for row in rows}
-
-        def listing(active: list[Progress], hidden: Singles) -> list[int]:
-            found = zip(active, *head.best(hidden, settings.top_k), strict=True)
-            return [draw_listed(top(Listed(*pair), settings.top_k), settings, noise[row.voice]) for row, *pair in found]
-
+        head, seed, sieve = self.head, settings.noise_seed, settings.sieve
+        if not (settings.moving or settings.chained or any(row.grammar is not None for row in rows)):
+            if settings.greedy:
+                return lambda active, hidden: [int(token) for token in head.likeliest(hidden)]
+            drawn = {**sieve._asdict(), "temperature": settings.temperature, "top_k": sieve.top_k or None}
+            del drawn["all_ties"]
+            return lambda active, hidden: [int(token) for token in head.draw(hidden, seed, _places(active), **drawn)]
         surprises = {row.voice: Mirostat(settings.mirostat_tau, settings.mirostat_eta) for row in rows}
 
         def each(active: list[Progress], hidden: Singles) -> list[int]:
             found = []
             for at, row in enumerate(active):
                 repeats = None if row.repeats is None else row.repeats([*row.prompt, *row.generated])
-                mirostat = surprises[row.voice] if settings.mirostat_mode else None
                 about = head, hidden[at : at + 1], settings, row.generated, row.grammar, repeats
+                mirostat = surprises[row.voice] if settings.mirostat_mode else None
                 one = ChainedRow(*about, mirostat=mirostat) if settings.chained else Row(*about)
-                found.append(one.pick(noise[row.voice]))
+                found.append(one.pick(Noise(seed, _place(row), settings.temperature)))
+                head.cost = one.cost or head.cost
             return found
 
-        return each if edits or head.vocab <= FIRST else listing
-
-    def _places(self, active: list[Progress]) -> Any:
-        """Positions of draws: each sequence and each of its tokens has noise of its own."""
-        found = [len(row.generated) * SEQUENCES + row.voice for row in active]
-        return found[0] if len(found) == 1 else np.array(found)
-
-    def _drawing(self, settings: Settings, seed: int) -> Callable[[list[Progress], Singles], list[int]]:
-        """Draws by the engine with all filters."""
-        filters = {} if settings.top_p >= 1 else {"top_p": max(settings.top_p, 1e-12)}
-        filters |= {"min_p": settings.min_p} if settings.min_p > 0 else {}
-
-        def drawing(active: list[Progress], hidden: Singles) -> list[int]:
-            ids, _ = self.head.draw(hidden, seed, self._places(active), temperature=settings.temperature, **filters)
-            return [int(token) for token in ids]
-
-        return drawing
+        return each
 
     def ranked(self, hidden: Singles, ids: list[int], count: int | None) -> list[tuple[float | None, float, Any]]:
         """The log-probability of each row's token in the model's own distribution, and the ``count`` likeliest."""
@@ -305,7 +283,7 @@ class Decoder:
             return [(None, 0.0, ())] * len(ids)
         chosen = np.array(ids, np.int64)[:, None]
         if count:
-            chosen = np.concatenate([chosen, self.head.best(hidden, count)[0]], axis=1)
+            chosen = np.concatenate([chosen, self.head.best(hidden, count)], axis=1)
         log_probs, error = self.head.log_probs(hidden, chosen)
         return [
             (float(values[0]), float(off), tuple(zip(map(int, names[1:]), map(float, values[1:]), strict=True)))
@@ -313,8 +291,22 @@ class Decoder:
         ]
 
 
+def _place(row: Progress) -> int:
+    """The position of a draw: each sequence and each of its tokens has noise of its own."""
+    return len(row.generated) * SEQUENCES + row.voice
+
+
+def _places(active: Sequence[Progress]) -> Any:
+    return np.array([_place(row) for row in active]) if len(active) > 1 else _place(active[0])
+
+
 def _nobody() -> None:
     """The owner of a sequence that no text is in the middle of."""
+
+
+def same(one: Sequence[int], other: Sequence[int]) -> int:
+    """With how many of the same tokens both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def parts(places: list[tuple[int, int, int]], size: int) -> Iterator[list[tuple[int, int, int]]]:

@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headlong.dtypes import Doubles
-from headlong.errors import InputError, OptionError, StoreError
+from headlong.dtypes import Doubles, Ids
+from headlong.errors import InputError, OptionError
 from headlong.integrations.llama_cpp.body import Singles
 from headlong.integrations.llama_cpp.model import Model
+from headlong.layers.matrix import Layer
 from headlong.links import Link
 from headlong.number_checks import whole
 from headlong.store import open_file, write_file
@@ -144,8 +145,7 @@ def _shard(base: Model, other: Model, windows: Sequence[Sequence[int]], folder: 
 
 def _read(path: Path, about: dict[str, str]) -> dict[str, Any]:
     file = open_file(path)
-    if file.metadata != file.metadata | about:
-        raise StoreError(f"{path} is of another base, text or context; give another folder, or remove it")
+    file.check_call(about)
     return {name: np.asarray(file.read(name)) for name in file.tensors}
 
 
@@ -159,7 +159,7 @@ def _compared(base: Model, other: Model, windows: Sequence[Sequence[int]], hidde
     return compared(base.layer, hidden, other.layer, _hidden(other, windows), after)
 
 
-def compared(base_layer: Any, base: Singles, other_layer: Any, other: Singles, after: Any) -> Compared:
+def compared(base_layer: Layer, base: Singles, other_layer: Layer, other: Singles, after: Ids) -> Compared:
     """Both models compared by hidden vectors ``[n, dim]`` of each and the token after: one pass over both layers."""
     count = len(base)
     rows = np.arange(count)
@@ -190,7 +190,7 @@ def _blocks(*sides: tuple[Any, Doubles]) -> Iterator[tuple[int, list[Doubles]]]:
         yield start, [_logits(layer, hidden, start) for layer, hidden in sides]
 
 
-def _logits(layer: Any, hidden: Doubles, start: int) -> Doubles:
+def _logits(layer: Layer, hidden: Doubles, start: int) -> Doubles:
     link: Link = layer.link
     found = hidden @ np.asarray(layer.weight[start : start + BLOCK], np.float64).T
     if layer.bias is not None:

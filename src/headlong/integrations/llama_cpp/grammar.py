@@ -19,7 +19,7 @@ ENTRY = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 class Grammar:
     """A GBNF text, or a ``llama_cpp.LlamaGrammar``, and how far the text so far has taken it."""
 
-    def __init__(self, vocabulary: Any, grammar: Any) -> None:
+    def __init__(self, vocabulary: Any, grammar: str | llama_cpp.LlamaGrammar) -> None:
         self._sampler: Any = None
         known = isinstance(grammar, llama_cpp.LlamaGrammar)
         text, root = (vars(grammar)["_grammar"], vars(grammar)["_root"]) if known else (grammar, "root")

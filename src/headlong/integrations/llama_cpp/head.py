@@ -19,11 +19,12 @@ import headlong
 from headlong.answers import Cost
 from headlong.cached_attribute import once
 from headlong.dtypes import Doubles, Ids
+from headlong.engines.edited_row import exponents
 from headlong.errors import StoreError
-from headlong.links import IDENTITY, Affine
+from headlong.integrations.llama_cpp.body import Singles
+from headlong.layers.matrix import Layer
+from headlong.links import Affine
 
-Limits = dict[str, Any]
-"""``allowed=`` and ``exclude=`` of an engine's verbs."""
 BLOCK, TURNED = 32, 1024
 """Coordinates of a group of codes, and of a rotation at most: larger ones take long to make."""
 LEAST_DIM, LEAST_WEIGHTS = 256, 1 << 22
@@ -33,7 +34,7 @@ ROWS_AT_ONCE = 4096
 NOTHING = Cost(np.zeros(1, np.int64), np.zeros(1), np.zeros(1, bool), "")
 
 
-def engine_of(layer: Any, path: Path, threads: int | None, eps: float, delta: float, vectors: Callable[[], Any]) -> Any:
+def engine_of(layer: Layer, path: Path, threads: int | None, eps: float, delta: float, vectors: Callable[[], Any]) -> Any:
     """The engine in ``path``, or one that is compiled and saved there without the layer; one of other weights is replaced.
 
     ``vectors()``: hidden vectors of the model, asked for where they are of use.
@@ -67,7 +68,7 @@ def segments(dim: int) -> tuple[tuple[int, int, int], ...]:
 class Head:
     """Answers about rows of hidden vectors ``[n, dim]``; ``cost``: what the last one took."""
 
-    def __init__(self, layer: Any, compiled: Callable[[], Any]) -> None:
+    def __init__(self, layer: Layer, compiled: Callable[[], Any]) -> None:
         self.layer, self._compiled, self.cost = layer, compiled, NOTHING
         self.vocab = int(layer.vocab)
         self._link = layer.link
@@ -77,31 +78,20 @@ class Head:
         """Made, or read from its file, when it is first asked."""
         return self._compiled()
 
-    def likeliest(self, hidden: Any, **limits: Any) -> Ids:
+    def likeliest(self, hidden: Singles) -> Ids:
         """The best class of each row."""
-        top = self.engine.topk(hidden, k=1, eps=math.inf, **limits)
+        return self.best(hidden, 1)[:, 0]
+
+    def best(self, hidden: Singles, k: int) -> Ids:
+        """The ``k`` best classes of each row, likeliest first."""
+        top = self.engine.topk(hidden, k=min(k, self.vocab), eps=math.inf)
         self.cost = top.cost
-        return np.asarray(top.ids)[:, 0]
+        return np.asarray(top.ids)
 
-    def best(self, hidden: Any, k: int, **limits: Any) -> tuple[Ids, Doubles]:
-        """The ``k`` best of each row and their exponents, likeliest first; fewer classes than ``k``: -1 and -inf."""
-        top = self.engine.topk(hidden, k=min(k, self.vocab), eps=math.inf, **limits)
-        self.cost = top.cost
-        return np.asarray(top.ids), self._exponents(top.logits)
-
-    def mass(self, hidden: Any, eps: float, **limits: Any) -> tuple[float, float]:
-        """For one row the log of the sum of exp(x) over all classes, and how far it can be off, ``eps`` at most."""
-        found = self.engine.lse(hidden, eps=eps, **limits)
-        return float(found.lse[0]), float(found.error[0])
-
-    def every(self, hidden: Any) -> Doubles:
-        """The exponents of all classes of one row."""
-        return self.of(hidden, np.arange(self.vocab))
-
-    def moments(self, hidden: Any) -> tuple[float, float]:
+    def moments(self, hidden: Singles) -> tuple[float, float]:
         """Sum and sum of squares of the exponents of all classes of one row; a class is not asked where the link is a line."""
         if not isinstance(self._link, Affine):
-            found = self.every(hidden)
+            found = exponents(self.engine, hidden, np.arange(self.vocab))
             return float(found.sum()), float((found * found).sum())
         sums, squares = self._forms
         vector = np.append(np.asarray(hidden, np.float64)[0], 1.0)
@@ -121,36 +111,22 @@ class Head:
             squares += rows.T @ rows
         return sums, squares
 
-    def of(self, hidden: Any, ids: Ids) -> Doubles:
-        """The exponents of given classes of one row: their rows alone are read."""
-        if not len(ids):
-            return np.empty(0)
-        found: Doubles = self._exponents(self.engine.log_prob(hidden, ids[None], eps=math.inf).logits)[0]
-        return found
-
-    def log_probs(self, hidden: Any, ids: Ids) -> tuple[Doubles, Doubles]:
+    def log_probs(self, hidden: Singles, ids: Ids) -> tuple[Doubles, Doubles]:
         """``[n, m]`` of given classes ``[n, m]``, and how far each row can be off."""
         found = self.engine.log_prob(hidden, ids)
         return np.asarray(found.log_probs, np.float64), np.asarray(found.error, np.float64)
 
-    def scores(self, hidden: Any, rows: Any, ids: Ids) -> tuple[Doubles, Doubles, Any]:
+    def scores(self, hidden: Singles, rows: Ids, ids: Ids) -> tuple[Doubles, Doubles, Any]:
         """The log-probability of class ``ids[i]`` after the vector ``rows[i]``, how far off, whether it is the likeliest."""
         top = self.engine.topk(hidden, k=1)
-        given = self._exponents(self.engine.log_prob(hidden[rows], ids[:, None], eps=math.inf).logits)[:, 0]
+        given = self.engine.exponents(self.engine.log_prob(hidden[rows], ids[:, None], eps=math.inf).logits)[:, 0]
         return given - np.asarray(top.lse, np.float64)[rows], np.asarray(top.error, np.float64)[rows], top.ids[rows, 0] == ids
 
-    def draw(self, hidden: Any, seed: int, positions: Any, **filters: Any) -> tuple[Ids, Doubles]:
-        """One class of each row after top_p, min_p and then temperature, and its ``x / temperature`` + Gumbel noise.
+    def draw(self, hidden: Singles, seed: int, positions: Any, **filters: Any) -> Ids:
+        """One class of each row after top_k, top_p, min_p and then temperature.
 
         Row ``i`` has the noise of ``(seed, positions[i])``, whatever the other rows are; one row's may be a number.
         """
         drawn = self.engine.sample(hidden, seed=seed, position=positions, eps=math.inf, temperature_last=True, **filters)
         self.cost = drawn.cost
-        return np.asarray(drawn.ids)[:, 0], np.asarray(drawn.score)[:, 0]
-
-    def _exponents(self, logits: Any) -> Doubles:
-        values = np.asarray(logits, np.float64)
-        if self._link == IDENTITY:
-            return values
-        gone = np.isneginf(values)
-        return np.where(gone, -np.inf, self._link(np.where(gone, 0.0, values)))
+        return np.asarray(drawn.ids)[:, 0]

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from llama_cpp import LlamaGrammar
 
 from headlong import Layer
 from headlong.dtypes import Doubles
@@ -32,6 +33,9 @@ from headlong.integrations.llama_cpp.text import Vocabulary, is_chat, several
 from headlong.layers.gguf_file import GgufFile
 from headlong.native import threads as threads_at_hand
 from headlong.number_checks import file_name, flag, real, whole
+
+Rules: TypeAlias = str | LlamaGrammar | None
+"""A grammar: GBNF, or llama_cpp's."""
 
 
 class Model:
@@ -114,11 +118,11 @@ class Model:
 
     def generate(
         self,
-        prompt: Any,
+        prompt: str | Sequence[Any],
         max_tokens: int | None = 128,
         *,
         stop: str | Sequence[str] = (),
-        grammar: Any = None,
+        grammar: Rules = None,
         logprobs: int | None = None,
         **settings: Any,
     ) -> Any:
@@ -136,7 +140,7 @@ class Model:
         found = [one.result(logprobs is not None) for one in texts]
         return found if several(prompt) else found[0]
 
-    def stream(self, prompt: Any, max_tokens: int | None = 128, **options: Any) -> Iterator[Piece]:
+    def stream(self, prompt: str | Sequence[Any], max_tokens: int | None = 128, **options: Any) -> Iterator[Piece]:
         """What :meth:`generate` would write, a piece at a time as it comes."""
         named = {name: options.pop(name, default) for name, default in (("stop", ()), ("grammar", None))}
         logprobs = self._ranks(options.pop("logprobs", None))
@@ -184,7 +188,7 @@ class Model:
         return None if logprobs is None else whole(logprobs, "logprobs", 0, self.n_vocab())
 
     def _texts(
-        self, prompt: Any, most: int | None, stop: Any, grammar: Any, settings: Mapping[str, Any]
+        self, prompt: str | Sequence[Any], most: int | None, stop: Any, grammar: Rules, settings: Mapping[str, Any]
     ) -> tuple[list[Writing], Settings]:
         self._check_unchanged()
         prompts = list(prompt) if several(prompt) else [prompt]
@@ -197,7 +201,7 @@ class Model:
         return found, self._chosen(settings, found)
 
     def _writing(
-        self, tokens: list[int], number: int, most: int | None, stops: Sequence[str], grammar: Any, criteria: Any = None
+        self, tokens: list[int], number: int, most: int | None, stops: Sequence[str], grammar: Rules, criteria: Any = None
     ) -> Writing:
         room = self._decoder.room(tokens)
         most = room if most is None or whole(most, "max_tokens", -(2**31), 2**31) <= 0 else min(most, room)
@@ -232,7 +236,7 @@ class Model:
         stream: bool = False,
         echo: bool = False,
         logprobs: int | None = None,
-        grammar: Any = None,
+        grammar: Rules = None,
         stopping_criteria: Any = None,
         model: str | None = None,
         **options: Any,

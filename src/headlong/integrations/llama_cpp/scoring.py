@@ -11,14 +11,13 @@ are sequences: what they have in common is decoded in one of these, copied to th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headlong.dtypes import Doubles
 from headlong.integrations.llama_cpp.body import Singles
-from headlong.integrations.llama_cpp.decoding import Decoder, parts
+from headlong.integrations.llama_cpp.decoding import Decoder, parts, same
 
 SLACK = 8
 """Tokens that texts at a time may have in common beyond what all of them have: these are decoded more than once."""
@@ -81,15 +80,11 @@ def _rows(text: tuple[Sequence[int], int], start: int, common: tuple[int, int], 
     return np.where(places < common[1], places - common[0], own)
 
 
-def _same(one: Sequence[int], other: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-
-
 def _alike(prefixes: Sequence[_Prefix], most: int) -> list[_Prefix]:
     """The first ones, as long as neighbours have about as much in common as all of them."""
     some, least = [prefixes[0]], None
     for prefix in prefixes[1:most]:
-        common = _same(some[-1].tokens, prefix.tokens)
+        common = same(some[-1].tokens, prefix.tokens)
         if least is not None and abs(common - least) > SLACK:
             break
         least = common if least is None else min(least, common)
@@ -100,12 +95,12 @@ def _alike(prefixes: Sequence[_Prefix], most: int) -> list[_Prefix]:
 def _decoded(decoder: Decoder, some: Sequence[_Prefix]) -> _Hidden:
     shared, first = some[0].tokens, min(prefix.first for prefix in some)
     for prefix in some[1:]:
-        shared = shared[: _same(shared, prefix.tokens)]
-    source = max(range(len(decoder.held)), key=lambda number: _same(decoder.held[number], shared))
+        shared = shared[: same(shared, prefix.tokens)]
+    source = max(range(len(decoder.held)), key=lambda number: same(decoder.held[number], shared))
     numbers = [source, *(number for number in range(len(decoder.held)) if number != source)][: len(some)]
     for number in numbers:
         decoder.leave(number)
-    decoder.keep(source, min(_same(decoder.held[source], shared), first))
+    decoder.keep(source, min(same(decoder.held[source], shared), first))
     trunk = _vectors(decoder, [(shared[at], at, source) for at in range(len(decoder.held[source]), len(shared))], first)
     for number in numbers[1:]:
         decoder.copy(source, number)

@@ -24,9 +24,23 @@ import numpy as np
 from headlong.dtypes import Doubles, Ids
 from headlong.errors import IdError, OptionError, UnsupportedError, named
 from headlong.number_checks import real, whole
+from headlong.question import Sieve
 
 RANDOM = 2**32 - 1
 """``LLAMA_DEFAULT_SEED``."""
+
+WHOLE = {"top_k": (-(2**31), 2**31), "dry_allowed_length": (0, 2**31), "dry_penalty_last_n": (-1, 2**31)}
+REAL = {
+    **dict.fromkeys(("temperature", "dry_multiplier", "dry_base", "dynatemp_range", "dynatemp_exponent"), (0.0, 1e6)),
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), (0.0, 1e6)),
+    **dict.fromkeys(("frequency_penalty", "presence_penalty"), (-1e6, 1e6)),
+    **dict.fromkeys(("top_p", "typical_p", "xtc_threshold"), (0.0, math.inf)),
+    "min_p": (-math.inf, 1.0),
+    "repeat_penalty": (1e-6, 1e6),
+    "top_n_sigma": (-math.inf, math.inf),
+    "xtc_probability": (0.0, 1.0),
+}
+"""What each may be, both ends included."""
 
 
 @dataclass(frozen=True)
@@ -64,26 +78,11 @@ class Settings:
     mirostat_eta: float = 0.1
 
     def __post_init__(self) -> None:
-        whole(self.top_k, "top_k", -(2**31), 2**31)
         whole(self.last_n, "last_n_tokens_size", 0, 2**31)
-        real(self.temperature, "temperature", 0.0, 1e6)
-        real(self.top_p, "top_p", 0.0, math.inf)
-        real(self.min_p, "min_p", -math.inf, 1.0)
-        real(self.repeat_penalty, "repeat_penalty", 1e-6, 1e6)
-        real(self.frequency_penalty, "frequency_penalty", -1e6, 1e6)
-        real(self.presence_penalty, "presence_penalty", -1e6, 1e6)
-        real(self.dry_multiplier, "dry_multiplier", 0.0, 1e6)
-        real(self.dry_base, "dry_base", 0.0, 1e6)
-        whole(self.dry_allowed_length, "dry_allowed_length", 0, 2**31)
-        whole(self.dry_penalty_last_n, "dry_penalty_last_n", -1, 2**31)
-        real(self.top_n_sigma, "top_n_sigma", -math.inf, math.inf)
-        real(self.typical_p, "typical_p", 0.0, math.inf)
-        real(self.xtc_probability, "xtc_probability", 0.0, 1.0)
-        real(self.xtc_threshold, "xtc_threshold", 0.0, math.inf)
-        real(self.dynatemp_range, "dynatemp_range", 0.0, 1e6)
-        real(self.dynatemp_exponent, "dynatemp_exponent", 0.0, 1e6)
-        real(self.mirostat_tau, "mirostat_tau", 0.0, 1e6)
-        real(self.mirostat_eta, "mirostat_eta", 0.0, 1e6)
+        for name, ends in WHOLE.items():
+            whole(getattr(self, name), name, *ends)
+        for name, (low, high) in REAL.items():
+            real(getattr(self, name), name, low, high)
         if self.mirostat_mode == 1:
             raise UnsupportedError("mirostat_mode is 1, which guesses at a tail; it is not supported: pass 2, which reads it")
         whole(self.mirostat_mode, "mirostat_mode", 0, 2)
@@ -99,6 +98,11 @@ class Settings:
         if self.seed is None or self.seed in (-1, RANDOM):
             return secrets.randbits(63)
         return int(self.seed) % 2**32 if self.seed < 0 else int(self.seed)
+
+    @property
+    def sieve(self) -> Sieve:
+        """The filters, which go by temperature 1."""
+        return Sieve(1.0, max(self.top_k, 0), min(max(self.top_p, 1e-12), 1.0), max(self.min_p, 0.0))
 
     @property
     def greedy(self) -> bool:

@@ -12,12 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import takewhile
 from typing import Any
 
 from headlong.errors import InputError
 from headlong.integrations.llama_cpp.body import Singles
-from headlong.integrations.llama_cpp.decoding import Decoder, Progress, Token
+from headlong.integrations.llama_cpp.decoding import Decoder, Progress, Token, same
 from headlong.integrations.llama_cpp.settings import Settings
 
 Picker = Callable[[list[Progress], Singles], list[int]]
@@ -117,7 +116,7 @@ class Shared(Decoder):
             one = self._waiting.popleft()
             if one.row.done:
                 continue
-            one.row.number = max(self._free, key=lambda number: _same(self.held[number], one.row.prompt))
+            one.row.number = max(self._free, key=lambda number: same(self.held[number], one.row.prompt))
             self._free.remove(one.row.number)
             (told if one.pick is None else self._active).append(one)
         return told
@@ -167,7 +166,3 @@ class Shared(Decoder):
                 except Exception as error:  # whoever asked is told; others go on
                     found = [error if place in places else one for place, one in enumerate(found)]
         return found
-
-
-def _same(held: Sequence[int], prompt: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(held, prompt, strict=False)))

@@ -137,7 +137,7 @@ def token_ids(prompt: Any) -> list[int]:
     return list(prompt) if all(type(token) is int for token in prompt) else wholes(prompt, "prompt", -(2**31), 2**31 - 1)
 
 
-def is_chat(prompt: Any) -> bool:
+def is_chat(prompt: object) -> bool:
     """Messages, each a mapping with a role and content."""
     return isinstance(prompt, Sequence) and not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 

@@ -12,11 +12,14 @@ user has seen are left out before anything is ranked, so nothing is sampled and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_matrix
 
 from headlong.arrays import hidden_rows
+from headlong.engines.contract import Verbs
 from headlong.errors import InputError, ShapeError, named
 from headlong.number_checks import wholes
 
@@ -33,7 +36,9 @@ class Evaluation(NamedTuple):
     proved: bool
 
 
-def evaluate(engine: Any, hidden: Any, held: Any, *, seen: Any = None, k: Sequence[int] = (10,)) -> Evaluation:
+def evaluate(
+    engine: Verbs, hidden: ArrayLike, held: csr_matrix, *, seen: csr_matrix | None = None, k: Sequence[int] = (10,)
+) -> Evaluation:
     """``hidden [users, dim]``, ``held`` and ``seen`` CSR ``[users, items]``: stored entries count, whatever their number."""
     ks = sorted(set(wholes(k, "k", 1, 2**40)))
     if not ks:

@@ -16,8 +16,8 @@ from typing import Any, Self
 import numpy as np
 from implicit.cpu.matrix_factorization_base import MatrixFactorizationBase
 from implicit.recommender_base import RecommenderBase
-from numpy.typing import NDArray
-from scipy.sparse import issparse
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_matrix, issparse
 
 import headlong
 from headlong.arrays import as_numpy, checked_ids
@@ -35,7 +35,7 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
     ``options``  go to :func:`headlong.compile`; without a ``delta`` of yours ids are proved
     """
 
-    def __init__(self, model: Any, **options: Any) -> None:
+    def __init__(self, model: MatrixFactorizationBase, **options: Any) -> None:
         if not isinstance(model, MatrixFactorizationBase):
             kind = f"{type(model).__module__}.{type(model).__name__}"
             raise InputError(f"model is a {kind}; expected one of implicit's matrix factorizations on the CPU: model.to_cpu()")
@@ -43,7 +43,7 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
         self._engine: Any = None
         self._of: Any = None
 
-    def fit(self, user_items: Any, show_progress: bool = True, callback: Any = None) -> Self:
+    def fit(self, user_items: csr_matrix, show_progress: bool = True, callback: Any = None) -> Self:
         """Learn the factors, and compile the items' at the next question."""
         self.model.fit(user_items, show_progress=show_progress, callback=callback)
         self._engine = None
@@ -69,7 +69,7 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
             raise InputError(f"the model has no {of} factors; call fit(user_items) first")
         return found
 
-    def _known(self, ids: Any, of: str) -> None:
+    def _known(self, ids: ArrayLike, of: str) -> None:
         """IdError or DtypeError for what are no users, or no items, of the model; -1 is none."""
         array, count = as_numpy(ids, f"{of}id"), len(self._factors(of))
         if array.size and array.dtype.kind not in "iu":
@@ -80,13 +80,13 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
 
     def recommend(
         self,
-        userid: Any,
-        user_items: Any,
+        userid: ArrayLike,
+        user_items: csr_matrix,
         N: int = 10,  # noqa: N803  # implicit's name
         filter_already_liked_items: bool = True,
-        filter_items: Any = None,
+        filter_items: ArrayLike | None = None,
         recalculate_user: bool = False,
-        items: Any = None,
+        items: ArrayLike | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """``ids, scores [N]`` of one user, ``[users, N]`` of several; ``user_items`` has a row for each of them."""
         seen, again = flag(filter_already_liked_items, "filter_already_liked_items"), flag(recalculate_user, "recalculate_user")
@@ -115,12 +115,12 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
         scores = np.where(ids < 0, LEAST, top.logits).astype(np.float32)
         return (ids[0], scores[0]) if one else (ids, scores)
 
-    def similar_items(self, itemid: Any, N: int = 10, *given: Any, **options: Any) -> Any:  # noqa: N803
+    def similar_items(self, itemid: ArrayLike, N: int = 10, *given: Any, **options: Any) -> Any:  # noqa: N803
         """As the model's."""
         self._known(itemid, "item")
         return self.model.similar_items(itemid, N, *given, **options)
 
-    def similar_users(self, userid: Any, N: int = 10, *given: Any, **options: Any) -> Any:  # noqa: N803
+    def similar_users(self, userid: ArrayLike, N: int = 10, *given: Any, **options: Any) -> Any:  # noqa: N803
         """As the model's."""
         self._known(userid, "user")
         return self.model.similar_users(userid, N, *given, **options)
@@ -130,7 +130,7 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
         self.model.save(file)
 
 
-def _check_rows(user_items: Any, users: int) -> None:
+def _check_rows(user_items: csr_matrix, users: int) -> None:
     if not issparse(user_items) or user_items.format != "csr":
         raise InputError(f"user_items is {named(user_items)}; expected CSR rows, user_items[users]")
     if user_items.shape[0] != users:
@@ -139,7 +139,7 @@ def _check_rows(user_items: Any, users: int) -> None:
         )
 
 
-def ids_of(items: Any, name: str, count: int) -> NDArray[np.int64]:
+def ids_of(items: ArrayLike, name: str, count: int) -> NDArray[np.int64]:
     """Sorted, each once."""
     array = as_numpy(items, name)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not len(array):
@@ -147,7 +147,7 @@ def ids_of(items: Any, name: str, count: int) -> NDArray[np.int64]:
     return np.unique(checked_ids(array, count, name))
 
 
-def _seen(user_items: Any, more: Any, count: int) -> Any:
+def _seen(user_items: csr_matrix, more: Any, count: int) -> Any:
     """What each user has, and what nobody is to get; rows of fewer items are from before others came."""
     if user_items.shape[1] < count:
         user_items = user_items.copy()

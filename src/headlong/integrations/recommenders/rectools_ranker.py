@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from rectools.models.rank import Distance
+from scipy.sparse import csr_matrix
 
 import headlong
 from headlong.errors import InputError, ShapeError
@@ -23,7 +24,7 @@ ROWS = 1024
 class HeadlongRanker:
     """``subjects_factors [subjects, dim]``, ``objects_factors [objects, dim]``; ``options`` go to :func:`headlong.compile`."""
 
-    def __init__(self, distance: Distance, subjects_factors: Any, objects_factors: Any, **options: Any) -> None:
+    def __init__(self, distance: Distance, subjects_factors: ArrayLike, objects_factors: ArrayLike, **options: Any) -> None:
         self.distance = Distance(distance)
         self.subjects = np.array(subjects_factors, np.float32)  # as they are now, like the objects
         objects = np.asarray(objects_factors, np.float32)
@@ -37,8 +38,9 @@ class HeadlongRanker:
         self.engine = headlong.compile(headlong.Layer(objects, bias, copy=True), **shared)
 
     def rank(
-        self, subject_ids: Any, k: int | None = None, filter_pairs_csr: Any = None, sorted_object_whitelist: Any = None
-    ) -> tuple[list[Any], NDArray[np.int64], NDArray[np.float32]]:
+        self, subject_ids: ArrayLike, k: int | None = None, filter_pairs_csr: csr_matrix | None = None,
+        sorted_object_whitelist: ArrayLike | None = None,
+    ) -> tuple[list[Any], NDArray[np.int64], NDArray[np.float32]]:  # fmt: skip
         """``subjects, objects, scores``, flat: the best ``k`` of each subject, best first, those that are left out missing."""
         subjects = np.asarray(subject_ids)
         if filter_pairs_csr is not None and filter_pairs_csr.shape[0] != len(subjects):

@@ -17,10 +17,10 @@ from types import MethodType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from scipy.special import logsumexp
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
@@ -55,7 +55,7 @@ class WeightedFit:
         if not has_fit_parameter(_last(_inside(one)), "sample_weight"):
             return MethodType(self.fit, one)
 
-        def fit(X: Any, y: Any, sample_weight: Any = None, **others: Any) -> Any:  # noqa: N803
+        def fit(X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, **others: Any) -> Any:  # noqa: N803
             return self.fit(one, X, y, sample_weight=sample_weight, **others)
 
         return fit
@@ -71,7 +71,7 @@ class TopKClassifier(Ranking):
 
     def __init__(
         self,
-        estimator: Any = None,
+        estimator: BaseEstimator | None = None,
         *,
         method: str = "auto",
         eps: float = 0.01,
@@ -82,14 +82,14 @@ class TopKClassifier(Ranking):
         self.method, self.eps, self.delta = method, eps, delta
 
     @classmethod
-    def of(cls, fitted: Any, **parameters: Any) -> TopKClassifier:
+    def of(cls, fitted: BaseEstimator, **parameters: Any) -> TopKClassifier:
         """Over a classifier, or a Pipeline that ends in one, that has been fitted already; it is kept, not copied."""
         made = cls(fitted, **parameters)
         made._adopt(fitted)
         return made
 
     @WeightedFit
-    def fit(self, X: Any, y: Any, **parameters: Any) -> TopKClassifier:  # noqa: N803
+    def fit(self, X: ArrayLike, y: ArrayLike, **parameters: Any) -> TopKClassifier:  # noqa: N803
         """Fit a copy of ``estimator``, and compile what it learned; ``sample_weight=`` where its own ``fit`` takes one."""
         if unknown := parameters.keys() - {"sample_weight"}:
             raise InputError(f"fit takes sample_weight=, and no {', '.join(sorted(unknown))}; set it on the estimator")
@@ -101,12 +101,12 @@ class TopKClassifier(Ranking):
         self._adopt(inside.fit(X, y, **_weights(inside, parameters.get("sample_weight"), X)))
         return self
 
-    def predict_topk(self, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
+    def predict_topk(self, X: ArrayLike, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
         """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far their logarithms may be off, in nats."""
         self._say_whose_probabilities()
         return super().predict_topk(X, k, eps)
 
-    def predict_log_proba(self, X: Any) -> Doubles:  # noqa: N803
+    def predict_log_proba(self, X: ArrayLike) -> Doubles:  # noqa: N803
         """``[n, vocab]``; OptionError beyond ``memory_limit``."""
         self._say_whose_probabilities()
         return super().predict_log_proba(X)
@@ -140,7 +140,7 @@ class TopKClassifier(Ranking):
         if self._seen != digest(*learned(_last(self.estimator_))):
             self._adopt(self.estimator_)
 
-    def _adopt(self, fitted: Any) -> None:
+    def _adopt(self, fitted: BaseEstimator) -> None:
         pipeline = isinstance(fitted, Pipeline)
         self._before: Any = fitted[:-1] if pipeline and len(fitted) > 1 else None
         last = _last(fitted)
@@ -170,12 +170,12 @@ class TopKClassifier(Ranking):
         self._rounded = (float(lost) * (1 + 1e-9), float(np.abs(offset - own).max()))
         return headlong.Layer(weight, offset, log_sigmoid() if self._sigmoids else None)
 
-    def _rows(self, X: Any) -> Any:  # noqa: N803
+    def _rows(self, X: ArrayLike) -> Any:  # noqa: N803
         self._follow()
         rows = super()._rows(X if self._before is None else self._before.transform(X))
         return prepared(rows, self._above)
 
-    def _scores(self, rows: Any) -> Doubles:
+    def _scores(self, rows: NDArray[Any]) -> Doubles:
         return np.asarray(safe_sparse_dot(rows.astype(np.float64), self._weight.T, dense_output=True) + self._offset)
 
     def _exponents(self, scores: Doubles) -> Doubles:
@@ -263,7 +263,7 @@ def log_sigmoid() -> Table:
     return Table(-reach, step, values, 1.0, float(np.finfo(np.float64).tiny), step * step / 32 + far)
 
 
-def _other_probabilities(fitted: Any) -> str:
+def _other_probabilities(fitted: BaseEstimator) -> str:
     """Why the softmax of decision values is not the classifier's own probability."""
     name = type(fitted).__name__
     if not hasattr(fitted, "predict_proba"):
@@ -275,11 +275,11 @@ def _inside(one: TopKClassifier) -> Any:
     return LogisticRegression() if one.estimator is None else one.estimator
 
 
-def _last(inside: Any) -> Any:
+def _last(inside: BaseEstimator) -> Any:
     return inside[-1] if isinstance(inside, Pipeline) else inside
 
 
-def _weights(inside: Any, sample_weight: Any, X: Any) -> dict[str, Any]:  # noqa: N803
+def _weights(inside: BaseEstimator, sample_weight: ArrayLike | None, X: ArrayLike) -> dict[str, Any]:  # noqa: N803
     """``sample_weight`` as the estimator's ``fit`` takes it; InputError where it takes none."""
     if sample_weight is None:
         return {}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -35,12 +35,12 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
     eps: float
     delta: float
 
-    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803  # scikit-learn's name
+    def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803  # scikit-learn's name
         """The likeliest class of each row; of equally likely ones the first in ``classes_``."""
         _, ids = self._topk(self._rows(X), 1, math.inf)
         return np.asarray(self.classes_[ids[:, 0]])
 
-    def predict_topk(self, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
+    def predict_topk(self, X: ArrayLike, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
         """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far their logarithms may be off, in nats."""
         rows = self._rows(X)
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
@@ -48,17 +48,17 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         log_probs, ids = self._topk(rows, int(k), eps)
         return np.exp(np.minimum(log_probs, 0.0)), np.asarray(self.classes_[ids])
 
-    def predict_proba(self, X: Any) -> Doubles:  # noqa: N803
+    def predict_proba(self, X: ArrayLike) -> Doubles:  # noqa: N803
         """``[n, vocab]``, in the order of ``classes_``; OptionError beyond ``memory_limit``."""
         return np.exp(self.predict_log_proba(X))
 
-    def predict_log_proba(self, X: Any) -> Doubles:  # noqa: N803
+    def predict_log_proba(self, X: ArrayLike) -> Doubles:  # noqa: N803
         """``[n, vocab]``; OptionError beyond ``memory_limit``."""
         exponents = self._exponents(self._all_scores(self._rows(X)))
         exponents -= exponents.max(axis=1, keepdims=True)  # first, so that rounding is of differences, as decision values are
         return np.asarray(exponents - logsumexp(exponents, axis=1, keepdims=True))
 
-    def decision_function(self, X: Any) -> Doubles:  # noqa: N803
+    def decision_function(self, X: ArrayLike) -> Doubles:  # noqa: N803
         """``[n, vocab]``, and ``[n]`` where there are two classes; OptionError beyond ``memory_limit``."""
         scores = self._all_scores(self._rows(X))
         return np.asarray(scores[:, 1] - scores[:, 0]) if len(self.classes_) == 2 else scores
@@ -68,12 +68,12 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         tags.input_tags.sparse = True
         return tags
 
-    def _rows(self, X: Any) -> Any:  # noqa: N803
+    def _rows(self, X: ArrayLike) -> Any:  # noqa: N803
         """``X``, checked: an array, or sparse rows."""
         check_is_fitted(self)
         return validate_data(self, host_array(X), reset=False, dtype=[np.float64, np.float32], accept_sparse="csr")
 
-    def _topk(self, rows: Any, k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
+    def _topk(self, rows: NDArray[Any], k: int, eps: float | None) -> tuple[Doubles, NDArray[np.int64]]:
         log_probs, ids = zip(*(self._some(piece, k, eps) for piece in written_out(rows)), strict=True)
         return np.concatenate(log_probs), np.concatenate(ids)
 
@@ -82,14 +82,14 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         """``log_probs, ids [n, k]`` of a piece of dense rows."""
 
     @abstractmethod
-    def _scores(self, rows: Any) -> Doubles:
+    def _scores(self, rows: NDArray[Any]) -> Doubles:
         """``[n, vocab]`` decision values of rows that may be sparse."""
 
     def _exponents(self, scores: Doubles) -> Doubles:
         """What the softmax is taken of: the decision values, unless a classifier says otherwise."""
         return scores
 
-    def _all_scores(self, rows: Any) -> Doubles:
+    def _all_scores(self, rows: NDArray[Any]) -> Doubles:
         size = 8 * rows.shape[0] * len(self.classes_)
         if size > self.memory_limit:
             raise OptionError(
@@ -102,7 +102,7 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         return headlong.compile(layer, self.method, eps=self.eps, delta=self.delta)
 
 
-def host_array(rows: Any) -> Any:
+def host_array(rows: ArrayLike) -> Any:
     """A tensor as an array that scikit-learn reads; everything else as it is."""
     if kind_of(rows) != "torch":
         return rows
@@ -119,7 +119,7 @@ def written_out(rows: Any) -> Iterator[NDArray[Any]]:
         yield piece.toarray() if sparse else piece
 
 
-def predict_topk(model: Any, X: Any, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
+def predict_topk(model: BaseEstimator, X: ArrayLike, k: int = 5, eps: float | None = None) -> tuple[Doubles, NDArray[Any]]:  # noqa: N803
     """``predict_topk`` of a ``Pipeline``, or of a search's best one, whose last step has it. A classifier that has none is read
     as ``TopKClassifier.of`` reads it, and compiled for this call: keep ``TopKClassifier.of(model)`` for more than one."""
     while not hasattr(model, "predict_topk") and hasattr(model, "best_estimator_"):

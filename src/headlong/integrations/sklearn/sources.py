@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.linear_model._base import LinearClassifierMixin
@@ -49,7 +50,7 @@ class LinearModel(NamedTuple):
     own: bool = False
 
 
-def linear(fitted: Any) -> LinearModel:
+def linear(fitted: BaseEstimator) -> LinearModel:
     """The matrix in a fitted classifier; InputError where there is none."""
     check_kind(fitted)
     for kind, reader in _READERS.items():
@@ -62,7 +63,7 @@ def linear(fitted: Any) -> LinearModel:
     return _checked(_of_coefficients(fitted), fitted)
 
 
-def check_kind(estimator: Any) -> None:
+def check_kind(estimator: BaseEstimator) -> None:
     """InputError for what is none of these classifiers, fitted or not."""
     if not isinstance(estimator, tuple(_READERS)) and not _decides_by_products(estimator):
         raise InputError(
@@ -72,7 +73,7 @@ def check_kind(estimator: Any) -> None:
         )
 
 
-def _decides_by_products(fitted: Any) -> bool:
+def _decides_by_products(fitted: BaseEstimator) -> bool:
     """``X @ coef_.T + intercept_``, the largest first, by its type: other classifiers have attributes of the same names."""
     if isinstance(fitted, (SVC, NuSVC)):
         return bool(fitted.kernel == "linear" and len(getattr(fitted, "classes_", "ab")) == 2)
@@ -80,7 +81,7 @@ def _decides_by_products(fitted: Any) -> bool:
     return isinstance(fitted, LinearClassifierMixin) and all(str(method.__module__).startswith("sklearn.") for method in own)
 
 
-def _checked(found: LinearModel, fitted: Any) -> LinearModel:
+def _checked(found: LinearModel, fitted: BaseEstimator) -> LinearModel:
     targets = getattr(getattr(fitted, "_label_binarizer", None), "y_type_", "")
     if targets.startswith("multilabel") or getattr(fitted, "multilabel_", False):
         raise InputError(
@@ -99,7 +100,7 @@ def _checked(found: LinearModel, fitted: Any) -> LinearModel:
     return found
 
 
-def learned(fitted: Any) -> Iterator[NDArray[Any]]:
+def learned(fitted: BaseEstimator) -> Iterator[NDArray[Any]]:
     """The arrays that a fitted estimator holds, and those of the estimators in it."""
     for name, value in sorted(vars(fitted).items()):
         if isinstance(value, list) and name == "estimators_":
@@ -111,7 +112,7 @@ def learned(fitted: Any) -> Iterator[NDArray[Any]]:
             yield value
 
 
-def _of_coefficients(fitted: Any) -> LinearModel:
+def _of_coefficients(fitted: BaseEstimator) -> LinearModel:
     coefficients = fitted.coef_.toarray() if issparse(fitted.coef_) else fitted.coef_  # after sparsify()
     weight = np.atleast_2d(np.asarray(coefficients, np.float64))
     offset = np.broadcast_to(np.asarray(fitted.intercept_, np.float64).reshape(-1), len(weight)).copy()
@@ -119,13 +120,13 @@ def _of_coefficients(fitted: Any) -> LinearModel:
     return LinearModel(weight, offset, np.asarray(fitted.classes_), sigmoids, own=sigmoids or _is_logistic(fitted))
 
 
-def _is_logistic(fitted: Any) -> bool:
+def _is_logistic(fitted: BaseEstimator) -> bool:
     """Whether probabilities are the softmax of decision values, of two classes the sigmoid."""
     two = len(fitted.classes_) == 2 and isinstance(fitted, SGDClassifier) and fitted.loss == "log_loss"
     return two or isinstance(fitted, (LogisticRegression, LinearDiscriminantAnalysis))
 
 
-def _one_against_rest(fitted: Any) -> bool:
+def _one_against_rest(fitted: BaseEstimator) -> bool:
     """Whether each class has a sigmoid of its own: SGD's logistic loss, and logistic regression in older versions."""
     if isinstance(fitted, LogisticRegression):
         chosen = getattr(fitted, "multi_class", "auto")
@@ -198,6 +199,6 @@ _READERS: dict[type, Callable[[Any], LinearModel]] = {
 }
 
 
-def prepared(rows: Any, above: float | None) -> Any:
+def prepared(rows: NDArray[Any], above: float | None) -> Any:
     """``rows``, or whether each of their numbers is above a threshold."""
     return rows if above is None else binarize(rows, threshold=above)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.sparsefuncs import mean_variance_axis
@@ -48,34 +48,34 @@ class HeadClassifier(Ranking):
         self.random_state, self.memory_limit = random_state, memory_limit
         self.method, self.eps, self.delta = method, eps, delta
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> HeadClassifier:  # noqa: N803
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> HeadClassifier:  # noqa: N803
         """Standardise the features, train, finish, compile."""
-        X, y, weight = self._checked(X, y, sample_weight, reset=True)  # noqa: N806
-        self._begin(X, np.unique(y), weight)
-        self._train(self.epochs, X, y, weight)
+        rows, labels, weight = self._checked(X, y, sample_weight, reset=True)
+        self._begin(rows, np.unique(labels), weight)
+        self._train(self.epochs, rows, labels, weight)
         self.training_.restart()  # a later partial_fit goes on from these weights
         return self
 
     def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None  # noqa: N803
+        self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None  # noqa: N803
     ) -> HeadClassifier:
         """One epoch over more rows. The first call needs ``classes``, the labels of all later calls.
 
         The first call's rows decide how features are standardised from then on.
         """
         first = not hasattr(self, "training_")
-        X, y, weight = self._checked(X, y, sample_weight, reset=first)  # noqa: N806
+        rows, labels, weight = self._checked(X, y, sample_weight, reset=first)
         if first and classes is None:
             raise InputError("the first partial_fit has no classes; expected classes= with the labels of all calls")
         known = np.unique(classes) if classes is not None else self.classes_
         if not first and not np.array_equal(known, self.classes_):
             raise InputError(f"classes has {len(known)} labels, other than the first call's {len(self.classes_)}; pass those")
-        unknown = np.setdiff1d(y, known)
+        unknown = np.setdiff1d(labels, known)
         if len(unknown):
             raise InputError(f"y holds {str(unknown[0])!r}, which is not among the {len(known)} classes of the first call")
         if first:
-            self._begin(X, known, weight)
-        self._train(1, X, y, weight)
+            self._begin(rows, known, weight)
+        self._train(1, rows, labels, weight)
         return self
 
     @property
@@ -107,7 +107,7 @@ class HeadClassifier(Ranking):
             raise AttributeError(f"{name} is of a fitted head that is one matrix without a curve; head={self.head!r}")
         return layer
 
-    def _checked(self, X: Any, y: Any, sample_weight: Any, *, reset: bool) -> tuple[Any, Any, Any]:  # noqa: N803
+    def _checked(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None, *, reset: bool) -> tuple[Any, Any, Any]:  # noqa: N803
         """Rows, labels, and weights (None: all equal)."""
         X, y = validate_data(self, host_array(X), y, dtype=[np.float64, np.float32], accept_sparse="csr", reset=reset)  # noqa: N806
         check_classification_targets(y)
@@ -118,7 +118,7 @@ class HeadClassifier(Ranking):
             return X, y, None
         return X, y, _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
-    def _begin(self, X: Any, classes: NDArray[Any], weight: Any) -> None:  # noqa: N803
+    def _begin(self, X: NDArray[Any], classes: NDArray[Any], weight: Doubles | None) -> None:  # noqa: N803
         try:
             from headlong.integrations.sklearn.training import HeadTraining
         except ImportError as error:
@@ -139,7 +139,7 @@ class HeadClassifier(Ranking):
         self.scale_ = np.where(variance > 0, np.sqrt(variance), 1.0)
         self.training_ = HeadTraining(X.shape[1], len(classes), X.dtype, self.get_params())
 
-    def _train(self, count: int, X: Any, y: Any, weight: Any) -> None:  # noqa: N803
+    def _train(self, count: int, X: NDArray[Any], y: NDArray[Any], weight: Doubles | None) -> None:  # noqa: N803
         if weight is not None:  # a row of weight 0 is no row
             X, y, weight = X[weight > 0], y[weight > 0], weight[weight > 0]  # noqa: N806
         rows = X if issparse(X) else X - self.centre_
@@ -152,7 +152,7 @@ class HeadClassifier(Ranking):
         top = self.engine_.topk(self._standardised(rows), k=k, eps=eps)
         return top.log_probs, top.ids
 
-    def _scores(self, rows: Any) -> Doubles:
+    def _scores(self, rows: NDArray[Any]) -> Doubles:
         """Decision values: what the softmax is taken of."""
         dense = np.empty((rows.shape[0], len(self.classes_)))
         start = 0

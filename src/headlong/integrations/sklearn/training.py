@@ -11,8 +11,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
+from headlong.dtypes import Ids
 from headlong.heads import build_head
 from headlong.heads.base import Head
+
+Numbers = NDArray[Any]
 
 
 class HeadTraining:
@@ -22,7 +25,7 @@ class HeadTraining:
     ``settings``  those of the classifier: ``head, options, batch_size, rate, random_state``
     """
 
-    def __init__(self, dim: int, vocab: int, kind: Any, settings: Mapping[str, Any]) -> None:
+    def __init__(self, dim: int, vocab: int, kind: np.dtype[Any], settings: Mapping[str, Any]) -> None:
         state = settings["random_state"]
         self.seed = int(np.random.default_rng(state).integers(2**31)) if isinstance(state, (int, type(None))) else _drawn(state)
         self.batch_size = settings["batch_size"]
@@ -39,7 +42,7 @@ class HeadTraining:
         """A fresh Adam, which keeps two numbers for every weight: the old one's are let go."""
         self._optimiser = torch.optim.Adam(self.head.parameters(), lr=self._rate)
 
-    def passes(self, count: int, rows: Any, scale: Any, target: NDArray[np.int64], weight: Any = None) -> None:
+    def passes(self, count: int, rows: Numbers, scale: Numbers, target: Ids, weight: Numbers | None = None) -> None:
         """``count`` times over shuffled batches of ``rows [n, dim]``, arrays or sparse, each times ``scale [dim]``.
 
         ``weight [n]``: the loss of a batch is ``sum(weight * loss) / (its rows * the mean weight)``.
@@ -53,7 +56,7 @@ class HeadTraining:
                     self._step(batch, rows, scale, target, shares)
             self._random = torch.get_rng_state()
 
-    def _step(self, batch: Any, rows: Any, scale: Any, target: NDArray[np.int64], shares: Any) -> None:
+    def _step(self, batch: torch.Tensor, rows: Numbers, scale: Numbers, target: Ids, shares: torch.Tensor | None) -> None:
         chosen = rows[batch.numpy()]
         features = (chosen.toarray() if issparse(chosen) else chosen) * scale
         self._optimiser.zero_grad(set_to_none=True)

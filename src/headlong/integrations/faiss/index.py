@@ -12,7 +12,8 @@
 
 The engine is compiled at the first search, and again once a sixteenth of the rows came or went. ``nprobe`` and friends do
 not exist: every id is proved. An l2 search reads ``<x, y> - |y|^2 / 2``, whose second part is a bias in float32; the k are
-told apart by float64 distances, and equal ones are in the order of ids.
+told apart by float64 distances, and equal ones are in the order of ids. FAISS renumbers: rows behind one that is removed move
+up. The engine's ids stay, so ``LazyEngine.names`` has the id of the row at each place, ascending.
 """
 
 from __future__ import annotations
@@ -22,16 +23,22 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import headlong
-from headlong.dtypes import Floats, Ids
-from headlong.errors import InputError, NonFiniteError, OptionError, ShapeError
-from headlong.integrations.faiss_absent import as_faiss, count, threshold
-from headlong.integrations.faiss_distances import distances, distances_at, nearest_of_all, pieces, products, told_apart
-from headlong.integrations.faiss_rows import LazyEngine
-from headlong.integrations.faiss_selectors import IDSelectorBatch, is_selector, members, selector_of
-from headlong.integrations.faiss_stored import Rows, written_to
+from headlong.arrays import as_numpy
+from headlong.dtypes import HIDDEN, Floats, Ids
+from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, OptionError, ShapeError
+from headlong.integrations.faiss.distances import distances, distances_at, nearest_of_all, pieces, products, told_apart
+from headlong.integrations.faiss.selectors import (
+    IDSelectorBatch,
+    Params,
+    id_list,
+    is_selector,
+    members,
+    selector_of,
+)
+from headlong.integrations.faiss.verbs import Given, Verbs, as_faiss, count, into, run_of, threshold, written_to
 
 METRIC_INNER_PRODUCT, METRIC_L2 = 0, 1
 METRICS = ("inner_product", "l2", "cosine", "log_prob")
@@ -54,7 +61,72 @@ def ranges(found: list[tuple[Floats, Ids]]) -> tuple[Any, Floats, Ids]:
     return lims, distances, ids
 
 
-class IndexFlat(Rows):
+FEW = 16
+"""Changes are few while they are at most the rows over this."""
+
+
+class LazyEngine:
+    """An engine over the rows of an index, made when it is first asked for; ``heaviest`` is the largest of l2's biases."""
+
+    def __init__(self, metric: str, options: dict[str, Any]) -> None:
+        self.metric, self.options = metric, options
+        self.forget()
+
+    def forget(self) -> None:
+        """The engine: it is made again when it is asked for."""
+        self.made: Any = None
+        self.names, self.changes, self.heaviest = np.empty(0, np.int64), 0, 0.0
+
+    def engine(self, rows: Floats, queries: Floats | None) -> Any:
+        """That over ``rows``, all that there are."""
+        if self.made is None:
+            if not len(rows):
+                raise InputError("the index is empty; add(rows) first")
+            self.forget()
+            layer = headlong.Layer(rows, self._bias(rows))
+            eps = 0.01 if self.metric == "log_prob" else math.inf
+            self.made = headlong.compile(layer, **{"eps": eps, "delta": 0.0, "calibration": queries, **self.options})
+            self.names = np.arange(len(rows))
+        return self.made
+
+    def places(self, ids: ArrayLike) -> Ids:
+        """The places of the engine's ids among the rows."""
+        found = np.asarray(ids)
+        return np.where(found < 0, -1, np.searchsorted(self.names, found))
+
+    def added(self, rows: Floats, dtype: Any) -> None:
+        """``rows`` came to the end of those that there were, of type ``dtype``."""
+        if not self._few(len(rows)) or rows.dtype != dtype:
+            return self.forget()
+        bias = self._bias(rows)
+        if bias is not None and not np.isfinite(bias).all():
+            return self.forget()  # the next call raises
+        first = self.made.layer.vocab
+        self.made = self.made.with_rows(rows, bias)
+        self.names = np.concatenate([self.names, np.arange(first, first + len(rows))])
+        return None
+
+    def removed(self, gone: NDArray[np.bool_]) -> None:
+        """The rows at the places ``gone`` went."""
+        if not self._few(int(gone.sum())) or gone.all():
+            return self.forget()
+        self.made, self.names = self.made.without(self.names[gone]), self.names[~gone]
+        return None
+
+    def _few(self, count: int) -> bool:
+        self.changes += count
+        return self.made is not None and self.changes <= len(self.names) // FEW
+
+    def _bias(self, rows: Floats) -> Floats | None:
+        """``-|y|^2 / 2`` for l2."""
+        if self.metric != "l2":
+            return None
+        bias: Floats = (-0.5 * np.square(rows.astype(np.float64)).sum(1)).astype(np.float32)
+        self.heaviest = max(self.heaviest, float(np.abs(bias).max()))
+        return bias
+
+
+class IndexFlat(Verbs):
     """``dim`` coordinates; ``options`` go to :func:`headlong.compile`. ``metric`` by name, or by FAISS's number: as there, l2
     where none is given."""
 
@@ -66,7 +138,7 @@ class IndexFlat(Rows):
             raise as_faiss(OptionError, f"metric is {metric!r}; choose from {', '.join(METRICS)}")
         self.d, self.metric, self.options = count(dim, "dim"), name, options
         self.is_trained, self.verbose = True, False
-        self._parts = []
+        self._parts: list[Floats] = []  # joined when they are asked for
         self._queries: Floats | None = None
         self._reader = LazyEngine(name, options)
 
@@ -93,7 +165,7 @@ class IndexFlat(Rows):
         """The engine over everything added so far; compiled when it is first asked for."""
         return self._reader.engine(self._rows(), self._queries)
 
-    def train(self, x: Any) -> None:
+    def train(self, x: ArrayLike) -> None:
         """Remember queries like the ones to come: they decide how little of a row has to be read."""
         queries = self._checked(x, "x")
         if not len(queries):
@@ -101,7 +173,7 @@ class IndexFlat(Rows):
         self._queries = queries.copy()
         self._reader.forget()
 
-    def add(self, x: Any) -> None:
+    def add(self, x: ArrayLike) -> None:
         """Append rows ``[n, dim]``; their ids go on from ``ntotal``."""
         rows = self._checked(x, "x")
         self._check_lengths(rows)
@@ -119,13 +191,13 @@ class IndexFlat(Rows):
                 said = f"row {some.start + at} of x has the length {length}, whose square is beyond float32; rescale the rows"
                 raise as_faiss(NonFiniteError, said)
 
-    def add_with_ids(self, x: Any, ids: Any) -> None:
+    def add_with_ids(self, x: ArrayLike, ids: ArrayLike) -> None:
         """As in FAISS, a flat index numbers its own rows."""
         raise as_faiss(
             InputError, "a flat index numbers its rows 0, 1, ...; expected add(x), or IndexIDMap(index).add_with_ids(x, ids)"
         )
 
-    def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
+    def search(self, x: ArrayLike, k: int, *, params: Params = None, D: Given = None, I: Given = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
         queries, k = self._checked(x, "x"), count(k, "k")
         distances, ids = written_to(D, (len(queries), k), np.float32, "D"), written_to(I, (len(queries), k), np.int64, "I")
         distances[:], ids[:] = self._worst, -1
@@ -136,7 +208,7 @@ class IndexFlat(Rows):
             distances[part, :most], ids[part, :most] = self._some(queries[part], most, allowed)
         return distances, ids
 
-    def range_search(self, x: Any, thresh: float, *, params: Any = None) -> tuple[Any, Floats, Ids]:
+    def range_search(self, x: ArrayLike, thresh: float, *, params: Params = None) -> tuple[Any, Floats, Ids]:
         """``(lims, D, I)``: all rows nearer than ``thresh``, which is D below it for l2 and above it elsewhere.
 
         Query i has ``D[lims[i]:lims[i + 1]]``, in the order of ids.
@@ -144,7 +216,7 @@ class IndexFlat(Rows):
         queries, thresh, allowed = self._checked(x, "x"), threshold(thresh, "thresh"), self._allowed(params)
         return ranges([one for block in self._blocks(queries, thresh, allowed) for one in block])
 
-    def range_batches(self, x: Any, thresh: float, *, params: Any = None) -> Iterator[tuple[slice, Any, Floats, Ids]]:
+    def range_batches(self, x: ArrayLike, thresh: float, *, params: Params = None) -> Iterator[tuple[slice, Any, Floats, Ids]]:
         """:meth:`range_search` of some queries after the other: ``(which, lims, D, I)``, where ``which`` are queries of ``x``.
 
         What is held is what some tens of queries find, so that ranges with many rows need not fit into memory at once.
@@ -187,7 +259,7 @@ class IndexFlat(Rows):
         otherIndex.reset()
 
     def search_and_reconstruct(
-        self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None, R: Any = None,  # noqa: E741, N803
+        self, x: ArrayLike, k: int, *, params: Params = None, D: Given = None, I: Given = None, R: Given = None,  # noqa: E741, N803
     ) -> tuple[Floats, Ids, Floats]:  # fmt: skip
         """:meth:`search` and the rows ``R [n, k, dim]`` themselves, NaN where there is none."""
         distances, ids = self.search(x, k, params=params, D=D, I=I)
@@ -205,7 +277,7 @@ class IndexFlat(Rows):
     def _worst(self) -> float:
         return math.inf if self.metric == "l2" else -math.inf
 
-    def _allowed(self, params: Any) -> Ids | None:
+    def _allowed(self, params: Params) -> Ids | None:
         sel = selector_of(params)
         return None if sel is None else np.flatnonzero(members(sel, np.arange(self.ntotal)))
 
@@ -286,6 +358,42 @@ class IndexFlat(Rows):
 
     def _is_near(self, values: Floats, thresh: float) -> NDArray[np.bool_]:
         return values < thresh if self.metric == "l2" else values > thresh
+
+    @property
+    def ntotal(self) -> int:
+        """Rows added so far."""
+        return sum(map(len, self._parts))
+
+    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Given = None) -> Floats:
+        """Rows ``n0 ... n0 + ni - 1``; ni -1: to the end."""
+        return into(x, self.reconstruct_batch(run_of(n0, ni, self.ntotal - count(n0, "n0", 0))))
+
+    def reconstruct_batch(self, key: ArrayLike, x: Given = None) -> Floats:
+        keys = id_list(key)
+        if keys.size and not 0 <= keys.min() <= keys.max() < self.ntotal:
+            raise as_faiss(IdError, f"key holds {keys.min()}..{keys.max()}; expected 0 to {self.ntotal - 1}")
+        rows = np.asarray(self._rows()[keys], np.float32) if keys.size else np.empty((0, self.d), np.float32)
+        return into(x, rows)
+
+    def _rows(self) -> Floats:
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0] if self._parts else np.empty((0, self.d), np.float32)
+
+    def _checked(self, x: ArrayLike, name: str) -> Floats:
+        given = as_numpy(x, name)
+        if given.dtype.kind not in "fiub" and given.dtype not in HIDDEN:
+            raise as_faiss(DtypeError, f"{name} is {given.dtype}; expected real numbers")
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(given, np.float32)
+        if rows.ndim != 2 or rows.shape[1] != self.d:
+            raise as_faiss(ShapeError, f"{name} has shape {list(rows.shape)}; expected [n, {self.d}]")
+        finite = np.isfinite(rows).all(1)
+        if not finite.all():
+            raise as_faiss(NonFiniteError, f"row {int(np.argmin(finite))} of {name} holds NaN or infinity; drop or repair it")
+        if self.metric == "cosine":
+            rows = rows / np.maximum(np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True), 1e-30).astype(np.float32)
+        return rows
 
     def __getstate__(self) -> dict[str, Any]:
         """An engine is made again from the rows rather than stored."""

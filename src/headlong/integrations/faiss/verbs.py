@@ -1,4 +1,4 @@
-"""What FAISS's flat indexes have and this one has not, refused by name, with what to call instead.
+"""What every index does, whether rows have numbers or ids of your own; what FAISS's flat indexes have besides, refused by name.
 
 ::
 
@@ -12,12 +12,22 @@ FAISS raises AssertionError for what its Python half refuses and RuntimeError fo
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from headlong.errors import AbsentError, HeadlongError, OptionError
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headlong.dtypes import Floats, Ids
+from headlong.errors import AbsentError, HeadlongError, OptionError, ShapeError, named
 from headlong.number_checks import real, whole
 
+if TYPE_CHECKING:
+    from headlong.integrations.faiss.selectors import Params
+
+Given = NDArray[Any] | None
+"""The caller's array for an answer, or None."""
 Number = TypeVar("Number", int, float)
 
 ROWS = "rows are float32 and have no other code; reconstruct_n() gives them"
@@ -39,13 +49,13 @@ ABSENT = {
 C_ENDINGS = ("_c", "_ex")
 
 
-class Absent:
-    """Refuses FAISS's other names; ``hasattr`` answers that they are not there."""
+class Verbs(ABC):
+    """An index. ``hasattr`` answers that what is refused is not there."""
 
     public: ClassVar[tuple[str, ...]] = ()
     """What may be set."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("_") and name not in self.public and not hasattr(self, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         object.__setattr__(self, name, value)
@@ -56,6 +66,22 @@ class Absent:
         if advice is None:
             return object.__getattribute__(self, name)  # which raises what a name that nobody knows raises
         raise AbsentError(f"FAISS's {name} is not here; {advice}")
+
+    @abstractmethod
+    def search(self, x: ArrayLike, k: int, *, params: Params = None, D: Given = None, I: Given = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
+        """``(D, I) [n, k]``: the k best of each query, best first, equal ones by id; ``params.sel`` says among which rows."""
+
+    @abstractmethod
+    def reconstruct_batch(self, key: ArrayLike, x: Given = None) -> Floats:
+        """A row for each of ``key [n]``."""
+
+    def assign(self, x: ArrayLike, k: int = 1, labels: Given = None) -> Ids:
+        """The ids alone."""
+        return self.search(x, k, I=labels)[1]
+
+    def reconstruct(self, key: int, x: Given = None) -> Floats:
+        """The first row of that number, or with that id, as it is stored."""
+        return into(x, self.reconstruct_batch([count(key, "key", -(2**63))])[0])
 
 
 _ALSO: dict[str, type[HeadlongError]] = {}
@@ -83,3 +109,35 @@ def _checked(check: Callable[..., Number], value: Any, name: str, *ends: Any) ->
         return check(value.item() if getattr(value, "ndim", None) == 0 else value, name, *ends)
     except OptionError as error:
         raise as_faiss(OptionError, str(error)) from None
+
+
+def run_of(first: Any, some: Any, every: int) -> Ids:
+    """``first ... first + some - 1``; -1: ``every`` one of them."""
+    start, length = count(first, "n0", 0), count(some, "ni", -1)
+    return np.arange(start, start + (every if length == -1 else length))
+
+
+def gathered(ids: Ids, places: Ids) -> Ids:
+    """``ids[places]``, -1 where there is no place."""
+    return np.where(places < 0, -1, np.append(ids, -1)[places])
+
+
+def written_to(given: Given, shape: tuple[int, ...], dtype: Any, name: str) -> Any:
+    """The caller's array for an answer, or a new one."""
+    if given is None:
+        return np.empty(shape, dtype)
+    if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype != dtype or not given.flags.writeable:
+        found = named(given)
+        if isinstance(given, np.ndarray):
+            found = f"{given.dtype} of shape {list(given.shape)}{'' if given.flags.writeable else ', read-only'}"
+        raise as_faiss(ShapeError, f"{name} is {found}; expected an array of {np.dtype(dtype)} {list(shape)} to write to")
+    return given
+
+
+def into(given: Given, rows: Floats) -> Floats:
+    """``rows``, in the caller's array ``x`` where there is one."""
+    if given is None:
+        return rows
+    found: Floats = written_to(given, rows.shape, np.float32, "x")
+    found[:] = rows
+    return found

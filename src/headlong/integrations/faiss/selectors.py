@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from headlong.arrays import as_numpy
 from headlong.dtypes import Ids
 from headlong.errors import DtypeError, named
-from headlong.integrations.faiss_absent import count
+from headlong.integrations.faiss.verbs import count
 from headlong.number_checks import flag
 
 Mask = NDArray[np.bool_]
@@ -55,7 +55,7 @@ class IDSelectorRange(IDSelector):
 class IDSelectorBatch(IDSelector):
     """The ids of a list."""
 
-    def __init__(self, ids: Any) -> None:
+    def __init__(self, ids: ArrayLike) -> None:
         self.ids = id_list(ids)
 
     def member(self, ids: Ids) -> Mask:
@@ -69,7 +69,7 @@ class IDSelectorArray(IDSelectorBatch):
 class IDSelectorBitmap(IDSelector):
     """Bit ``id % 8`` of byte ``id // 8``, the lowest bit first."""
 
-    def __init__(self, bitmap: Any) -> None:
+    def __init__(self, bitmap: ArrayLike) -> None:
         array = as_numpy(bitmap, "bitmap")
         if array.dtype != np.uint8:
             raise DtypeError(f"bitmap is {array.dtype}; expected bytes, uint8")
@@ -84,7 +84,7 @@ class IDSelectorBitmap(IDSelector):
 class IDSelectorNot(IDSelector):
     """The ids that another selector does not select."""
 
-    def __init__(self, sel: Any) -> None:
+    def __init__(self, sel: IDSelector) -> None:
         self.sel = sel
 
     def member(self, ids: Ids) -> Mask:
@@ -92,39 +92,46 @@ class IDSelectorNot(IDSelector):
 
 
 class _Both(IDSelector):
-    def __init__(self, lhs: Any, rhs: Any) -> None:
+    join: ClassVar[np.ufunc]
+
+    def __init__(self, lhs: IDSelector, rhs: IDSelector) -> None:
         self.lhs, self.rhs = lhs, rhs
+
+    def member(self, ids: Ids) -> Mask:
+        found: Mask = self.join(members(self.lhs, ids), members(self.rhs, ids))
+        return found
 
 
 class IDSelectorAnd(_Both):
     """In both."""
 
-    def member(self, ids: Ids) -> Mask:
-        return members(self.lhs, ids) & members(self.rhs, ids)
+    join = np.logical_and
 
 
 class IDSelectorOr(_Both):
     """In one of two."""
 
-    def member(self, ids: Ids) -> Mask:
-        return members(self.lhs, ids) | members(self.rhs, ids)
+    join = np.logical_or
 
 
 class IDSelectorXOr(_Both):
     """In one of two and not in the other."""
 
-    def member(self, ids: Ids) -> Mask:
-        return members(self.lhs, ids) ^ members(self.rhs, ids)
+    join = np.logical_xor
 
 
 class SearchParameters:
     """``sel``: a selector; None: all rows."""
 
-    def __init__(self, sel: Any = None) -> None:
+    def __init__(self, sel: IDSelector | None = None) -> None:
         self.sel = sel
 
 
-def selector_of(params: Any) -> Any:
+Params = SearchParameters | None
+"""Or FAISS's own."""
+
+
+def selector_of(params: Params) -> Any:
     """``params.sel`` of our parameters or of FAISS's; None: all rows."""
     if params is not None and not isinstance(params, (SearchParameters, *_of_faiss("SearchParameters"))):
         advice = ": pass SearchParameters(sel=selector)" if is_selector(params) else ""
@@ -132,7 +139,7 @@ def selector_of(params: Any) -> Any:
     return getattr(params, "sel", None)
 
 
-def is_selector(sel: Any) -> bool:
+def is_selector(sel: object) -> TypeGuard[IDSelector]:
     """Whether it is one of ours or of FAISS's, by its type."""
     return isinstance(sel, (IDSelector, *_of_faiss("IDSelector")))
 
@@ -143,7 +150,7 @@ def _of_faiss(name: str) -> tuple[Any, ...]:
     return () if faiss is None else (getattr(faiss, name),)
 
 
-def members(sel: Any, ids: Ids) -> Mask:
+def members(sel: IDSelector, ids: Ids) -> Mask:
     """Which ``ids`` a selector of ours or of FAISS's has."""
     if isinstance(sel, IDSelector):
         return sel.member(ids)
@@ -157,7 +164,7 @@ def members(sel: Any, ids: Ids) -> Mask:
     return ~np.isin(ids, faiss.vector_to_array(index.id_map))
 
 
-def id_list(ids: Any) -> Ids:
+def id_list(ids: ArrayLike) -> Ids:
     """Integer ids in a row."""
     array = as_numpy(ids, "ids")
     if array.size and array.dtype.kind not in "iu":

@@ -14,14 +14,22 @@ from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from headlong.arrays import as_numpy
 from headlong.dtypes import Floats, Ids
 from headlong.errors import DtypeError, IdError, InputError, MalformedFileError, ShapeError, named
-from headlong.integrations.faiss_absent import as_faiss, count
-from headlong.integrations.faiss_index import IndexFlat
-from headlong.integrations.faiss_selectors import IDSelectorBatch, SearchParameters, id_list, is_selector, members, selector_of
-from headlong.integrations.faiss_stored import Verbs, gathered, run_of
+from headlong.integrations.faiss.index import IndexFlat
+from headlong.integrations.faiss.selectors import (
+    IDSelectorBatch,
+    Params,
+    SearchParameters,
+    id_list,
+    is_selector,
+    members,
+    selector_of,
+)
+from headlong.integrations.faiss.verbs import Given, Verbs, as_faiss, count, gathered, run_of
 
 
 class IndexIDMap(Verbs):
@@ -49,10 +57,10 @@ class IndexIDMap(Verbs):
         property(attrgetter(f"index.{name}")) for name in ("ntotal", "d", "metric_type", "is_trained")
     )
 
-    def train(self, x: Any) -> None:
+    def train(self, x: ArrayLike) -> None:
         self.index.train(x)
 
-    def add_with_ids(self, x: Any, ids: Any) -> None:
+    def add_with_ids(self, x: ArrayLike, ids: ArrayLike) -> None:
         """Rows ``[n, dim]`` and an id for each."""
         keys, rows = id_list(ids), as_numpy(x, "x")
         if rows.ndim != 2 or len(keys) != len(rows):
@@ -60,25 +68,25 @@ class IndexIDMap(Verbs):
         self.index.add(rows)
         self.id_map = np.concatenate([self.id_map, keys])
 
-    def add(self, x: Any) -> None:
+    def add(self, x: ArrayLike) -> None:
         raise as_faiss(InputError, "add(x) would leave rows without ids; expected add_with_ids(x, ids)")
 
-    def search(self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
+    def search(self, x: ArrayLike, k: int, *, params: Params = None, D: Given = None, I: Given = None) -> tuple[Floats, Ids]:  # noqa: E741, N803
         """As the index's, with your ids; ``params.sel`` selects by them, too."""
         distances, places = self.index.search(x, k, params=self._inner(params), D=D, I=I)
         places[:] = self._named(places)
         return distances, places
 
-    def range_search(self, x: Any, thresh: float, *, params: Any = None) -> tuple[Any, Floats, Ids]:
+    def range_search(self, x: ArrayLike, thresh: float, *, params: Params = None) -> tuple[Any, Floats, Ids]:
         lims, distances, places = self.index.range_search(x, thresh, params=self._inner(params))
         return lims, distances, self._named(places)
 
-    def range_batches(self, x: Any, thresh: float, *, params: Any = None) -> Iterator[tuple[slice, Any, Floats, Ids]]:
+    def range_batches(self, x: ArrayLike, thresh: float, *, params: Params = None) -> Iterator[tuple[slice, Any, Floats, Ids]]:
         """As the index's, with your ids."""
         for which, lims, distances, places in self.index.range_batches(x, thresh, params=self._inner(params)):
             yield which, lims, distances, self._named(places)
 
-    def reconstruct_batch(self, key: Any, x: Any = None) -> Floats:
+    def reconstruct_batch(self, key: ArrayLike, x: Given = None) -> Floats:
         """A row for each of the ids ``key [n]``."""
         keys, order = id_list(key), np.argsort(self.id_map, kind="stable")
         places = np.searchsorted(self.id_map, keys, sorter=order)
@@ -88,12 +96,12 @@ class IndexIDMap(Verbs):
             raise as_faiss(IdError, f"no row has id {int(keys[missing][0])}")
         return self.index.reconstruct_batch(found, x)
 
-    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Any = None) -> Floats:
+    def reconstruct_n(self, n0: int = 0, ni: int = -1, x: Given = None) -> Floats:
         """The rows with the ids ``n0 ... n0 + ni - 1``; ni -1: as many as there are rows."""
         return self.reconstruct_batch(run_of(n0, ni, self.ntotal), x)
 
     def search_and_reconstruct(
-        self, x: Any, k: int, *, params: Any = None, D: Any = None, I: Any = None, R: Any = None,  # noqa: E741, N803
+        self, x: ArrayLike, k: int, *, params: Params = None, D: Given = None, I: Given = None, R: Given = None,  # noqa: E741, N803
     ) -> tuple[Floats, Ids, Floats]:  # fmt: skip
         """:meth:`search` and the rows ``R [n, k, dim]`` themselves, NaN where there is none."""
         distances, places, rows = self.index.search_and_reconstruct(x, k, params=self._inner(params), D=D, I=I, R=R)
@@ -118,7 +126,7 @@ class IndexIDMap(Verbs):
         self.index.reset()
         self.id_map = np.empty(0, np.int64)
 
-    def _inner(self, params: Any) -> Any:
+    def _inner(self, params: Params) -> Any:
         sel = selector_of(params)
         return None if sel is None else SearchParameters(IDSelectorBatch(np.flatnonzero(members(sel, self.id_map))))
 

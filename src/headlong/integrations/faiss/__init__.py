@@ -2,10 +2,10 @@
 
 ::
 
-    from headlong.integrations.faiss_api import IndexFlatIP, IndexFlatL2, IndexIDMap, SearchParameters, IDSelectorRange
+    from headlong.integrations.faiss import IndexFlatIP, IndexFlatL2, IndexIDMap, SearchParameters, IDSelectorRange
 
-Flat indexes are in ``faiss_index.py``, ids of your own in ``faiss_ids.py``, selectors in ``faiss_selectors.py``. What is not
-here is refused by name (``faiss_absent.py``).
+Flat indexes are in ``index.py``, ids of your own in ``ids.py``, selectors in ``selectors.py``. What is not
+here is refused by name (``verbs.py``).
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Any
 import numpy as np
 
 from headlong.errors import AbsentError, DtypeError, MalformedFileError, StoreError, named
-from headlong.integrations.faiss_absent import as_faiss
-from headlong.integrations.faiss_ids import IndexIDMap as IndexIDMap
-from headlong.integrations.faiss_ids import IndexIDMap2 as IndexIDMap2
-from headlong.integrations.faiss_index import METRIC_INNER_PRODUCT as METRIC_INNER_PRODUCT
-from headlong.integrations.faiss_index import METRIC_L2 as METRIC_L2
-from headlong.integrations.faiss_index import IndexFlat as IndexFlat
-from headlong.integrations.faiss_index import IndexFlatIP as IndexFlatIP
-from headlong.integrations.faiss_index import IndexFlatL2 as IndexFlatL2
-from headlong.integrations.faiss_selectors import IDSelectorAll as IDSelectorAll
-from headlong.integrations.faiss_selectors import IDSelectorAnd as IDSelectorAnd
-from headlong.integrations.faiss_selectors import IDSelectorArray as IDSelectorArray
-from headlong.integrations.faiss_selectors import IDSelectorBatch as IDSelectorBatch
-from headlong.integrations.faiss_selectors import IDSelectorBitmap as IDSelectorBitmap
-from headlong.integrations.faiss_selectors import IDSelectorNot as IDSelectorNot
-from headlong.integrations.faiss_selectors import IDSelectorOr as IDSelectorOr
-from headlong.integrations.faiss_selectors import IDSelectorRange as IDSelectorRange
-from headlong.integrations.faiss_selectors import IDSelectorXOr as IDSelectorXOr
-from headlong.integrations.faiss_selectors import SearchParameters as SearchParameters
+from headlong.integrations.faiss.ids import IndexIDMap as IndexIDMap
+from headlong.integrations.faiss.ids import IndexIDMap2 as IndexIDMap2
+from headlong.integrations.faiss.index import METRIC_INNER_PRODUCT as METRIC_INNER_PRODUCT
+from headlong.integrations.faiss.index import METRIC_L2 as METRIC_L2
+from headlong.integrations.faiss.index import IndexFlat as IndexFlat
+from headlong.integrations.faiss.index import IndexFlatIP as IndexFlatIP
+from headlong.integrations.faiss.index import IndexFlatL2 as IndexFlatL2
+from headlong.integrations.faiss.selectors import IDSelectorAll as IDSelectorAll
+from headlong.integrations.faiss.selectors import IDSelectorAnd as IDSelectorAnd
+from headlong.integrations.faiss.selectors import IDSelectorArray as IDSelectorArray
+from headlong.integrations.faiss.selectors import IDSelectorBatch as IDSelectorBatch
+from headlong.integrations.faiss.selectors import IDSelectorBitmap as IDSelectorBitmap
+from headlong.integrations.faiss.selectors import IDSelectorNot as IDSelectorNot
+from headlong.integrations.faiss.selectors import IDSelectorOr as IDSelectorOr
+from headlong.integrations.faiss.selectors import IDSelectorRange as IDSelectorRange
+from headlong.integrations.faiss.selectors import IDSelectorXOr as IDSelectorXOr
+from headlong.integrations.faiss.selectors import SearchParameters as SearchParameters
+from headlong.integrations.faiss.verbs import as_faiss
 from headlong.store import open_file, write_file
 
 FORMAT = "headlong index"
