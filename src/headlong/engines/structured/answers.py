@@ -30,13 +30,15 @@ def answer_of(spent: Spent, **fields: Any) -> Answer:
 
 
 class Scored(NamedTuple):
-    """``logits [batch, m]``, the normaliser of all classes ``lse [batch]``, and how far each of the two may be off."""
+    """``logits [batch, m]``, the normaliser of all classes ``lse [batch]``, and how far each of the two may be off; where that
+    is not all that there is to prove, which rows are proved."""
 
     logits: Doubles
     lse: Doubles
     logit_error: Doubles
     lse_error: Doubles
     spent: Spent
+    proved: Flags | None = None
 
 
 def present(ids: Ids, logits: Doubles) -> ListedClasses:

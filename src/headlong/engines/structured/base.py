@@ -4,10 +4,10 @@
 
     log p = logits - lse             trees and bands: lse = 0 (but for rounding), logits are log-probabilities
 
-An engine of a kind gives four things for whole batches: its best ``k`` (:meth:`_best`), given classes
-(:meth:`_score`), every class (:meth:`_everything`) and draws without filters (:meth:`_draw`). Here masks and filters are
-applied. A mask that leaves few classes costs those classes; any other costs
-the whole distribution, as does a temperature or a nucleus that an engine cannot walk.
+An engine of a kind gives every class (:meth:`_everything`), and in ways of its own what it finds sooner: its best ``k``
+(:meth:`_best`), given classes (:meth:`_score`), draws without filters (:meth:`_draw`). Here masks and filters are applied. A
+mask that leaves few classes costs those classes; any other costs the whole distribution, as does a temperature or a nucleus
+that an engine cannot walk. With ``HEADLONG_ISA=numpy`` a kind whose search is native alone sorts every class.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ class StructuredEngine(Verbs, ABC):
         return found
 
     @abstractmethod
+    def _everything(self, hidden: Doubles) -> Scored:
+        """Every class in the order of its id, to float64's rounding; of a row the same in any batch."""
+
     def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
         """The ``k`` likeliest classes of all."""
+        return self._by_every_class(hidden, Question("best", k, eps=eps))
 
-    @abstractmethod
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         """``ids [batch, m]``, each in range; ``eps`` inf: the normaliser is not needed."""
+        every = self._everything(hidden)
+        return every._replace(logits=np.take_along_axis(every.logits, ids, axis=1))
 
-    @abstractmethod
-    def _everything(self, hidden: Doubles) -> Scored:
-        """Every class in the order of its id, to float64's rounding."""
-
-    @abstractmethod
     def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         """``filters.n`` draws: no filter is on, and the temperature is 1 unless ``draws_tempered``."""
+        return self._by_every_class(hidden, Question("draw", filters=filters))
 
     def _normalise(self, hidden: Doubles, eps: float) -> Scored:
         """The normaliser of all classes; ``logits`` are empty."""
@@ -127,7 +128,7 @@ class StructuredEngine(Verbs, ABC):
         return self._among(ids, self._score(hidden, np.maximum(ids, 0), self.exact_at), question, f"rows/{self.isa}")
 
     def _by_every_class(self, hidden: Doubles, question: Question) -> Answer:
-        """Row by row, for a product's sums go by its batch."""
+        """Row by row: all classes of one are held at once."""
         if question.temperature != 1:
             return self.normaliser_of_every_class(hidden, question)
         parts = []
@@ -151,7 +152,10 @@ class StructuredEngine(Verbs, ABC):
             size = np.abs(np.where(np.isfinite(lse), lse, 0.0))
             return np.asarray(scored.logit_error + ((classes.ids >= 0).sum(axis=1) + 16 + 8 * size) * UNIT)
 
-        return answered(question, classes, rounding, Cost(*scored.spent, path), scored.logit_error)
+        found = answered(question, classes, rounding, Cost(*scored.spent, path), scored.logit_error)
+        if scored.proved is None or question.verb == "normaliser":
+            return found
+        return found._replace(proved=found.proved & scored.proved.reshape(-1, *[1] * (found.proved.ndim - 1)))
 
     def save(self, path: str | os.PathLike[str], layer: bool = True) -> None:
         """Write the engine to one safetensors file; ``layer=False`` leaves the layer out, and ``load`` asks for it."""
