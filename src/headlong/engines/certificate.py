@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headlong.answers import Certificate
-from headlong.arrays import answer_like, as_numpy, to_host
+from headlong.arrays import answer_like, as_numpy, pieces, to_host
 from headlong.dtypes import UNIT, Doubles
 from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.engines.kind import Kind
@@ -25,8 +25,6 @@ from headlong.engines.promise_failures import longest_row
 from headlong.errors import OptionError, ShapeError
 from headlong.question import Question
 
-AT_ONCE = 1 << 22
-"""Scores that are held in float64."""
 MANY = 16
 """Candidates are many where they are more than k and the classes over this."""
 
@@ -36,9 +34,9 @@ def certify(engine: Kind, hidden: Any, scores: Any, error: Any, k: int) -> Certi
     vocab = engine.layer.vocab
     rows, k = checked_hidden(to_host(hidden), engine.layer.dim, vocab=vocab), checked_k(k, vocab)
     given, off = _checked(scores, error, len(rows), vocab)
-    step, norms = max(1, AT_ONCE // vocab), getattr(engine, "norms", None)
+    norms = getattr(engine, "norms", None)
     longest = longest_row(engine.layer) if norms is None else float(norms.max())
-    blocks = [slice(at, at + step) for at in range(0, max(1, len(rows)), step)]
+    blocks = pieces(max(1, len(rows)), vocab)
     parts = [_certified(engine, rows[at], given[at], off if len(off) == 1 else off[at], k, longest) for at in blocks]
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return answer_like(Certificate(*columns), hidden)

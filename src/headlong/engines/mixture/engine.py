@@ -7,9 +7,8 @@
     x before x'   for every L in the box iff  sum_k d_k exp(-r_k sign d_k) > 0,   d_k = pi_k (e^f(z_kx) - e^f(z_kx')) e^-L_k
 
 Unlike one softmax, a mixture's *ranking* depends on its normalisers: ids are proved with proved intervals of them. Where the
-box is too wide for a pair, the normalisers that matter to it are narrowed as far as it takes; where an unseen class may still
-win, each component's own ranking is lengthened. Both end in exact sums, so every query is answered; ``cost.dense`` says where
-the whole matrix was read. A pooled layer (MoC) is one softmax.
+box is too wide for a pair, exact normalisers are asked for; where an unseen class may still win, each component's own ranking
+is lengthened. So every query is answered. A pooled layer (MoC) is one softmax.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headlong.answers import Answer
+from headlong.arrays import pieces
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.method import PLAIN, Running
@@ -33,9 +33,8 @@ from headlong.number_checks import whole
 from headlong.promise import Promise
 from headlong.question import Filters, Question
 
-NARROWER = (0.05, 0.01, 1e-3, 1e-9)
-"""Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""
-PIECE = 1 << 16
+WIDE, EXACT = 0.05, 1e-9
+"""Half-widths of the normalisers that are asked for with the components' own best, and where these leave a doubt."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class MixtureEngine(StructuredEngine):
 
     kind: ClassVar[str] = "mixture"
     Options: ClassVar[type[Any]] = MixtureOptions
-    exact_at: ClassVar[float] = NARROWER[-1]
+    exact_at: ClassVar[float] = EXACT
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, running: Running = PLAIN) -> None:
         super().__init__(layer, options, promise, running)
@@ -74,28 +73,20 @@ class MixtureEngine(StructuredEngine):
 
     def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, float, QueryCost]:
         contexts, prior = self.parts.contexts(row)
-        tally, step, count = QueryCost(), 0, self._listed(k)
-        ids, cut, box = self.parts.rankings(contexts, count, np.inf, tally)
-        z = self.parts.logits(contexts, ids, tally)
+        tally, count, aim = QueryCost(), self._listed(k), self._narrow(row, eps)
+        ids, cut, box = self.parts.rankings(contexts, count, aim if len(prior) == 1 else min(aim, WIDE), tally)
+        z, exact = self.parts.logits(contexts, ids, tally), False
         while True:
             ranking, left = self._judged(z, prior, box, cut, ids, k)
-            if left.unseen and (left.hopeless or step == len(NARROWER)) and count < self.layer.vocab:
+            if left.unseen and (left.hopeless or exact) and count < self.layer.vocab:
                 count = min(self.layer.vocab, 4 * count)
                 ids, cut, _ = self.parts.rankings(contexts, count, np.inf, tally)
                 z = self.parts.logits(contexts, ids, tally)
-            elif (left.pairs or left.unseen) and step < len(NARROWER):
-                step = _step(left.need, step)
-                idle = left.idle if step < len(NARROWER) - 1 else np.zeros(len(prior), bool)
-                box = self.parts.narrower(contexts, box, NARROWER[step], tally, idle)
-                step += 1
+            elif (left.pairs or left.unseen) and not exact:
+                box, exact = self.parts.normalisers(contexts, min(aim, EXACT), tally), True
             else:
-                break
-        chosen, aim = ranking.order[:k], self._narrow(row, eps)
-        values = box
-        if aim < float(box.radius.max()):
-            values = self.parts.narrower(contexts, box, aim, tally)
-        found = ranking.total[:k] if values is box else added(self.parts.exponents(z[:, chosen], prior, values))
-        return found, ids[chosen], float(values.radius.max()) + self.parts.rounding(row, found), tally
+                found = ranking.total[:k]
+                return found, ids[ranking.order[:k]], float(box.radius.max()) + self.parts.rounding(row, found), tally
 
     def _listed(self, k: int) -> int:
         """How long each component's own ranking is at first."""
@@ -117,14 +108,7 @@ class MixtureEngine(StructuredEngine):
         logits, error, tallies = np.empty(ids.shape), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
             tally, (contexts, prior) = QueryCost(), self.parts.contexts(row)
-            nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
-            wanted = self._narrow(row, eps)
-            if np.isinf(wanted):
-                found = self.part.reader.ask(contexts, Question("normaliser", eps=wanted))
-                tally.add(found)
-                box = Normalisers(found.lse, found.error)
-            else:
-                box = self.parts.narrower(contexts, nothing, wanted, tally)
+            box = self.parts.normalisers(contexts, self._narrow(row, eps), tally)
             logits[b] = added(self.parts.exponents(self.parts.logits(contexts, ids[b], tally), prior, box))
             error[b] = float(box.radius.max()) + self.parts.rounding(row, logits[b])
             tallies.append(tally)
@@ -140,8 +124,8 @@ class MixtureEngine(StructuredEngine):
         logits, error, tallies = np.empty((len(hidden), vocab)), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
             tally, (contexts, prior) = QueryCost(dense=True), self.parts.contexts(row)
-            pieces = [np.arange(first, min(first + PIECE, vocab)) for first in range(0, vocab, PIECE)]
-            z = [self.parts.logits(contexts, ids, tally) for ids in pieces]
+            some = pieces(vocab, len(contexts))
+            z = [self.parts.logits(contexts, np.arange(part.start, part.stop), tally) for part in some]
             f = self.parts.link(np.concatenate(z, axis=1))
             peak = f.max(axis=1, keepdims=True)
             lse = (peak + np.log(np.exp(f - peak).sum(axis=1, keepdims=True)))[:, 0]
@@ -178,11 +162,6 @@ class MixtureEngine(StructuredEngine):
 
     def _storage(self) -> str:
         return f"{self.mixture.components} x {self.mixture.latent}, {self.part.method.name}, {super()._storage()}"
-
-
-def _step(need: float, step: int) -> int:
-    """The first of the half-widths from ``step`` on that is as narrow as ``need``."""
-    return next((number for number in range(step, len(NARROWER)) if NARROWER[number] <= need), len(NARROWER) - 1)
 
 
 def _spent(tallies: Any) -> Spent:
