@@ -64,7 +64,8 @@ class Paths:
         steps = self.steps
         values = np.concatenate([np.zeros((0, sum(len(part.weight) for part in steps.parts))), *map(self._rows, hidden)])
         if steps.two_way:
-            branches = np.stack([-np.logaddexp(0, -values), -np.logaddexp(0, values)], axis=2).reshape(len(values), 2 * values.shape[1])
+            both = np.stack([-np.logaddexp(0, -values), -np.logaddexp(0, values)], axis=2)
+            branches = both.reshape(len(values), 2 * values.shape[1])
         else:
             branches = self._normalised(values)
         total, at = branches.copy(), self.above[self.owner]
