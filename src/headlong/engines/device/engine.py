@@ -116,8 +116,8 @@ class DeviceEngine(Verbs):
         else:
             found = self.lse(hidden, eps=question.eps, **limits)
         named = {name: value for name, value in named_fields(found).items() if value is not None}
-        rows, read, full, path = named.pop("cost")
-        return Answer(**named, rows=rows, bytes=read, full=full, path=path)
+        cost = named.pop("cost")
+        return Answer(**named).at(cost)
 
     def _winners(self, call: Call, wish: Filters) -> Found:
         """The classes of the largest ``f(z) / T + gumbel``, of all or of those in a nucleus: ``[batch, 1]``."""

@@ -13,20 +13,20 @@ is lengthened. So every query is answered. A pooled layer (MoC) is one softmax.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Answer
+from headlong.answers import Answer, Cost, summed
 from headlong.arrays import pieces
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.method import PLAIN, Running
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
-from headlong.engines.structured.answers import Scored, Spent, answer_of
-from headlong.engines.structured.base import StructuredEngine, register_engine
+from headlong.engines.structured.base import Scored, StructuredEngine, register_engine
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.number_checks import whole
@@ -60,7 +60,6 @@ class MixtureEngine(StructuredEngine):
         assert isinstance(layer, MixtureLayer)
         self.mixture = layer
         self.parts = MixtureParts(layer, running)
-        self.promise = Promise(promise.eps, 0.0)
         self.part = self.parts.part
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
@@ -68,8 +67,8 @@ class MixtureEngine(StructuredEngine):
         logits, ids, error, tallies = zip(*answers, strict=True) if answers else ((), (), (), ())
         shape, none = (len(hidden), k), np.zeros(len(hidden))
         found, classes = np.array(logits, np.float64).reshape(shape), np.array(ids, np.int64).reshape(shape)
-        ranked = {"ids": classes, "logits": found, "log_probs": found, "proved": np.ones(len(hidden), bool)}
-        return answer_of(_spent(tallies), **ranked, lse=none, error=np.array(error, np.float64))
+        whole = Answer(classes, found, found, none, np.array(error, np.float64), proved=np.ones(len(hidden), bool))
+        return whole.at(self._spent(tallies))
 
     def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, float, QueryCost]:
         contexts, prior = self.parts.contexts(row)
@@ -112,12 +111,12 @@ class MixtureEngine(StructuredEngine):
             logits[b] = added(self.parts.exponents(self.parts.logits(contexts, ids[b], tally), prior, box))
             error[b] = float(box.radius.max()) + self.parts.rounding(row, logits[b])
             tallies.append(tally)
-        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
+        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), self._spent(tallies))
 
     def _normalise(self, hidden: Doubles, eps: float) -> Scored:
         """Mixtures of distributions are distributions: ``lse`` is 0, and nothing is read."""
         nothing = np.zeros(len(hidden))
-        return Scored(np.zeros((len(hidden), 0)), nothing, nothing, nothing, _spent([QueryCost() for _ in hidden]))
+        return Scored(np.zeros((len(hidden), 0)), nothing, nothing, nothing, self._spent([QueryCost() for _ in hidden]))
 
     def _everything(self, hidden: Doubles) -> Scored:
         vocab = self.layer.vocab
@@ -132,7 +131,7 @@ class MixtureEngine(StructuredEngine):
             logits[b] = np.logaddexp.reduce(f + (prior - lse)[:, None], axis=0)
             error[b] = self.parts.rounding(row, lse) + 8 * vocab * UNIT
             tallies.append(tally)
-        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
+        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), self._spent(tallies))
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         """A component by its prior, then a class of that component: an exact draw from the mixture."""
@@ -152,9 +151,13 @@ class MixtureEngine(StructuredEngine):
                 tally.add(found)
             tallies.append(tally)
         scored = self._score(hidden, ids, self.promise.eps)
-        spent = _spent(tallies)
-        spent = Spent(spent.rows + scored.spent.rows, spent.bytes + scored.spent.bytes, spent.dense | scored.spent.dense)
-        return answer_of(spent, ids=ids, logits=scored.logits, score=score, proved=np.ones(shape, bool))
+        cost = self._spent(tallies)
+        found = Answer(ids, scored.logits, score=score, proved=np.ones(shape, bool))
+        return found.at(summed([cost, scored.cost], cost.path))
+
+    def _spent(self, tallies: Sequence[QueryCost]) -> Cost:
+        rows, read, dense = ([getattr(one, name) for one in tallies] for name in ("rows", "bytes", "dense"))
+        return self._cost(np.array(rows, np.int64), np.array(read, np.float64), np.array(dense, bool))
 
     def _narrow(self, row: Doubles, eps: float) -> float:
         """How narrow normalisers have to be for log-probabilities within ``eps``, rounding included."""
@@ -162,8 +165,3 @@ class MixtureEngine(StructuredEngine):
 
     def _storage(self) -> str:
         return f"{self.mixture.components} x {self.mixture.latent}, {self.part.method.name}, {super()._storage()}"
-
-
-def _spent(tallies: Any) -> Spent:
-    rows, read, dense = ([getattr(one, name) for one in tallies] for name in ("rows", "bytes", "dense"))
-    return Spent(np.array(rows, np.int64), np.array(read, np.float64), np.array(dense, bool))

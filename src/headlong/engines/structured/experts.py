@@ -17,14 +17,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from headlong import native
-from headlong.answers import Answer
+from headlong.answers import Answer, Cost
 from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
 from headlong.engines.method import PLAIN, Running
-from headlong.engines.structured.answers import Scored, Spent, answer_of
-from headlong.engines.structured.base import StructuredEngine, register_engine
+from headlong.engines.structured.base import Scored, StructuredEngine, register_engine
 from headlong.engines.structured.experts_in_numpy import chosen, every_logit
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
@@ -55,7 +54,6 @@ class ExpertsEngine(StructuredEngine):
             reading(layer.expert(number), Full(), promise, running=running)
             for number in range(layer.experts)
         ]
-        self.promise = Promise(promise.eps, 0.0)
         self._sizes = layer.sizes
         self._row_bytes = layer.width * layer.weight.itemsize
         self._gate_bytes = float(layer.gate.nbytes)
@@ -82,10 +80,9 @@ class ExpertsEngine(StructuredEngine):
             return super()._best(hidden, k, eps)
         found: FoundOfExpert = self._reader.best(hidden, k, eps, self._count)
         log_probs = found.logits - np.where(np.isfinite(found.lse), found.lse, 0.0)[:, None]
-        return answer_of(
-            Spent(found.rows, found.bytes, found.dense), ids=found.ids, logits=found.logits, log_probs=log_probs,
-            lse=found.lse, error=found.logit_error + found.lse_error, proved=found.proved,
-        )  # fmt: skip
+        error = found.logit_error + found.lse_error
+        whole = Answer(found.ids, found.logits, log_probs, found.lse, error, proved=found.proved)
+        return whole.at(self._cost(found.rows, found.bytes, found.dense))
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         if self._reader is None:
@@ -94,8 +91,8 @@ class ExpertsEngine(StructuredEngine):
         found: FoundOfExpert = self._reader.best(hidden, 0, eps, self._count)
         count = np.isfinite(logits).sum(axis=1)
         lse_error = np.full(len(hidden), np.inf) if np.isinf(eps) else found.lse_error
-        spent = Spent(found.rows + count, found.bytes + count * float(self._row_bytes), found.dense)
-        return Scored(logits, found.lse, found.logit_error, lse_error, spent, found.proved)
+        cost = self._cost(found.rows + count, found.bytes + count * float(self._row_bytes), found.dense)
+        return Scored(logits, found.lse, found.logit_error, lse_error, cost, found.proved)
 
     def _everything(self, hidden: Doubles) -> Scored:
         to = self._routed(hidden)
@@ -112,11 +109,11 @@ class ExpertsEngine(StructuredEngine):
             return super()._draw(hidden, filters)
         n, temperature, *_, seed, row0, _, _ = filters
         drawn: DrawsOfExpert = self._reader.sample(hidden, n, temperature, seed, row0, self._count)
-        spent = self._spent(drawn.expert)
-        return answer_of(spent, ids=drawn.ids, logits=drawn.logits, score=drawn.score, proved=drawn.proved)
+        found = Answer(drawn.ids, drawn.logits, score=drawn.score, proved=drawn.proved)
+        return found.at(self._spent(drawn.expert))
 
-    def _spent(self, expert: Ids) -> Spent:
+    def _spent(self, expert: Ids) -> Cost:
         """Every row of each query's expert."""
         rows = self._sizes[expert]
         read = np.asarray(rows * float(self._row_bytes) + self._gate_bytes, np.float64)
-        return Spent(rows, read, np.zeros(len(rows), bool))
+        return self._cost(rows, read, np.zeros(len(rows), bool))
