@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from headlong.answers import Certificate
-from headlong.arrays import answer_like, as_numpy, pieces, to_host
-from headlong.dtypes import UNIT, Doubles
+from headlong.arrays import Array, answer_like, as_numpy, pieces, to_host
+from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.engines.kind import Kind
 from headlong.engines.promise_failures import longest_row
@@ -42,7 +42,7 @@ def certify(engine: Kind, hidden: Any, scores: Any, error: Any, k: int) -> Certi
     return answer_like(Certificate(*columns), hidden)
 
 
-def _checked(scores: Any, error: Any, count: int, vocab: int) -> tuple[Any, Any]:
+def _checked(scores: Any, error: Any, count: int, vocab: int) -> tuple[Array, Array]:
     """``[n, vocab]`` scores, and errors ``[1 or n, 1 or vocab]``."""
     given, off = as_numpy(to_host(scores), "scores"), as_numpy(to_host(error), "error")
     if given.shape != (count, vocab):
@@ -55,7 +55,7 @@ def _checked(scores: Any, error: Any, count: int, vocab: int) -> tuple[Any, Any]
     return given, off
 
 
-def _certified(engine: Kind, rows: Doubles, scores: Any, off: Any, k: int, longest: float) -> tuple[Any, ...]:
+def _certified(engine: Kind, rows: Doubles, scores: Array, off: Array, k: int, longest: float) -> tuple[Array, ...]:
     wide, vocab = scores.astype(np.float64), scores.shape[1]
     with np.errstate(invalid="ignore"):
         reach = off + 4 * UNIT * (np.abs(wide) + off)
@@ -99,7 +99,7 @@ def _certified(engine: Kind, rows: Doubles, scores: Any, off: Any, k: int, longe
     return ids, logits, certain, proved, error, asked
 
 
-def _listed(open_: Any, scores: Doubles) -> tuple[Any, Any]:
+def _listed(open_: Flags, scores: Doubles) -> tuple[Ids, Flags]:
     """``[n, m]`` ids of the classes that are open, by falling scores, equal ones by id, and which of the places are any."""
     counts = open_.sum(axis=1)
     row, ids = np.nonzero(open_)
@@ -111,7 +111,7 @@ def _listed(open_: Any, scores: Doubles) -> tuple[Any, Any]:
     return np.take_along_axis(among, order, 1), there
 
 
-def _certain(low: Doubles, high: Doubles) -> Any:
+def _certain(low: Doubles, high: Doubles) -> Flags:
     """``[n, m]``: of intervals by falling scores, which of them meet none of those before and behind."""
     before = np.minimum.accumulate(low, axis=1)
     behind = np.maximum.accumulate(high[:, ::-1], axis=1)[:, ::-1]

@@ -27,9 +27,9 @@ from headlong.answers import Answer, Cost, LogProb, Lse, Sample, Shown, TopK, Vi
 from headlong.dtypes import Doubles
 from headlong.engines.arguments import checked_eps, checked_k, told, untold
 from headlong.engines.contract import Verbs
-from headlong.engines.device.calls import Call, answered, call_of, ids_of
+from headlong.engines.device.calls import answered, call_of, ids_of
 from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Found, Read
-from headlong.engines.device.memory import Tensor
+from headlong.engines.device.memory import Call, Tensor
 from headlong.layers.matrix import Layer
 from headlong.promise import Promise
 from headlong.question import Filters, Question

@@ -4,7 +4,7 @@
 
     a call       prepare,  scan -> merge -> exact -> order  (-> weigh -> pick, in a nucleus),  said
 
-They are given the records ``rows``, ``read``, ``found`` of ``matrix.py`` and ``call`` of ``calls.py``: shapes and types are
+They are given the records ``rows``, ``read``, ``found`` of ``matrix.py`` and ``call`` of ``memory.py``: shapes and types are
 there. What is not there is None, for which a kernel is compiled by itself.
 """
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.dtypes import UNIT
-from headlong.engines.device.memory import INTERPRETER, Tensor, place_of, rounded_up, tensor_of
+from headlong.engines.device.memory import INTERPRETER, Call, Tensor, place_of, rounded_up, tensor_of
 from headlong.errors import NonFiniteError
 from headlong.layers.matrix import Layer
 from headlong.links import ROUNDING as LINK_ROUNDING
@@ -154,7 +154,7 @@ class DeviceMatrix:
         if all(grid):
             getattr(self.kernels, kernel)[grid](*given, **fixed)
 
-    def scan(self, call: Any, *, sample: bool = False, mass: bool = True) -> Read:
+    def scan(self, call: Call, *, sample: bool = False, mass: bool = True) -> Read:
         """All classes by their rows; for a ``sample`` with noise."""
         torch, batch, classes, kind = self.torch, len(call.x), self.tiles.classes, call.narrow.dtype
         # The interpreter takes bfloat16 for bits.
@@ -175,7 +175,9 @@ class DeviceMatrix:
         )  # fmt: skip
         return read
 
-    def exact(self, call: Any, ids: Any = None, *, given: Any = None, sample: bool = False, met: Any = None) -> tuple[Any, Any]:
+    def exact(
+        self, call: Call, ids: Tensor = None, *, given: Tensor = None, sample: bool = False, met: Tensor = None
+    ) -> tuple[Tensor, Tensor]:
         """Logits ``[batch, m]`` in float64 of ``ids [batch, m]`` (None: of all classes), -inf for -1 and for what the mask
         takes out; ``met [batch]``: so many count. Or those ``given``. And keys: for a ``sample`` ``f(z) / T + gumbel``, else
         ``f(z) / T`` of what is given, or the logits."""
@@ -189,7 +191,7 @@ class DeviceMatrix:
         )  # fmt: skip
         return logits, logits if keys is None else keys
 
-    def best(self, read: Read, call: Any, k: int, room: int, eps: float, sample: bool) -> Found:
+    def best(self, read: Read, call: Call, k: int, room: int, eps: float, sample: bool) -> Found:
         """The k best of a scan with ``room`` for candidates; open where that was too little, or the error is above ``eps``."""
         batch, found = len(call.x), self.found(len(call.x), k)
         ids, met = self.new(batch, room, kind="int64"), self.new(batch, kind="int32")
@@ -201,7 +203,7 @@ class DeviceMatrix:
         self.launch("order", (batch, -(-room // 64)), ids, logits, keys, met, found, room, k, BLOCK=64)
         return found
 
-    def picked(self, call: Any, read: Read, tried: Found, told: Found | None = None) -> Found:
+    def picked(self, call: Call, read: Read, tried: Found, told: Found | None = None) -> Found:
         """The first of the classes ``tried`` that is in the nucleus, ``[batch, 1]``, where that is ``sure``. By the ends of a
         scan; given what these ``told``, those that are open in float64."""
         (batch, k), tiles, exact = tried.ids.shape, self.tiles, told is not None
@@ -217,7 +219,7 @@ class DeviceMatrix:
         self.launch("pick", (batch,), self.rows, call, tried, told, sums, blocks, k, EXACT=exact, TRIED=many, BLOCK=32)
         return told
 
-    def said(self, call: Any, found: Found, *, single: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def said(self, call: Call, found: Found, *, single: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``log_probs [batch, m], lse, error [batch]``, in float32 with its rounding in the error if ``single``; NaN and
         infinity for rows that are no numbers."""
         (batch, count), kind = found.logits.shape, "float32" if single else "float64"
@@ -225,11 +227,11 @@ class DeviceMatrix:
         self.launch("said", (batch,), self.rows, call, found, log_probs, *both, count, BLOCK=128)
         return log_probs, both[0], both[1]
 
-    def rounding(self, call: Any) -> Tensor:
+    def rounding(self, call: Call) -> Tensor:
         """How far the float64 logit of any class can be from the real number, ``[batch]``."""
         return (self.dim + 4) * UNIT * (self.longest * call.length.double() + self.largest)
 
-    def exact_error(self, call: Any, lse: Tensor) -> Tensor:
+    def exact_error(self, call: Call, lse: Tensor) -> Tensor:
         """What float64 can have added to a normaliser of exact rows."""
         link = self.layer.link
         size = link.steepest * (self.longest * call.length.double() + self.largest) + 2 * link.offset
