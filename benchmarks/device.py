@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -39,7 +38,6 @@ from headlong.engines.device.memory import INTERPRETER, place_of, tensor_of
 from headlong.errors import HeadlongError
 
 SHAPES = ("33278,512,1", "262144,640,1", "128256,2048,1", "262144,3072,2")
-ENGINES: dict[str, tuple[str, float]] = {"full": ("full", 0.01), "codes, ids only": ("codes", math.inf)}
 K, SEED, TEMPERATURE = 10, 0, 0.8
 STEPS: dict[str, dict[str, Any]] = {"draw": {}, "draw, top-p 0.95": {"top_p": 0.95}}
 Call = Callable[[Any], Any]
@@ -154,14 +152,10 @@ def calls(
     layer: hl.Layer, device: str, rival: Rival, tasks: dict[str, dict[str, Any]]
 ) -> Iterator[tuple[str, str, Any, Call]]:
     """``task, name, engine or None, call`` of everyone."""
-    for name, (method, eps) in ENGINES.items():
-        engine = hl.compile(layer, method, eps=eps, device=device, seed=SEED)
-        yield "top-k", name, engine, lambda rows, engine=engine: engine.topk(rows, K)  # type: ignore[misc]
-        for task, wish in tasks.items():
-            yield (
-                task, name, engine,
-                lambda rows, engine=engine, wish=wish: engine.sample(rows, 1, TEMPERATURE, seed=SEED, **wish),  # type: ignore[misc]
-            )  # fmt: skip
+    engine = hl.compile(layer, eps=0.01, device=device, seed=SEED)
+    yield "top-k", engine.name, engine, lambda rows: engine.topk(rows, K)
+    for task, wish in tasks.items():
+        yield task, engine.name, engine, lambda rows, wish=wish: engine.sample(rows, 1, TEMPERATURE, seed=SEED, **wish)  # type: ignore[misc]
     yield "top-k", "torch", None, rival.topk
     for task, wish in tasks.items():
         yield task, "torch", None, lambda rows, wish=wish: rival.draw(rows, **wish)  # type: ignore[misc]

@@ -502,7 +502,7 @@ def wrong(row: Run) -> str:
     return f", {percent(row['same'])} of the ids" if row.get("same", 1.0) < 1.0 else ""
 
 
-GPU_ENGINES = ("full", "codes, ids only")
+GPU_ENGINES = ("full",)
 
 
 def on_a_gpu() -> str:
@@ -511,7 +511,7 @@ def on_a_gpu() -> str:
     for record in runs("device", "on a GPU").values():
         best: dict[tuple[str, int], dict[str, Run]] = {}
         for row in (row for row in record["rows"] if "us" in row):
-            stem = re.sub("(, compiled)?(, graph)?$", "", row["contestant"]).replace("cascade", "codes")  # its name before
+            stem = re.sub("(, compiled)?(, graph)?$", "", row["contestant"])
             mine = best.setdefault((row["task"], row["batch"]), {})
             mine[stem] = min(row, mine.get(stem, row), key=lambda one: (-one.get("proved", 0.0), one["us"]))
         lines = []

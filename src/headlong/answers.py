@@ -8,7 +8,7 @@ are, else float32, and what that rounding took is part of ``error``; logits are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,6 +30,12 @@ class Cost(NamedTuple):
     bytes: Array
     dense: Array
     path: str
+
+
+def summed(costs: Sequence[Cost], path: str) -> Cost:
+    """Of several questions that were one: dense where one of them was."""
+    rows, read, dense = (np.stack(column) for column in list(zip(*costs, strict=True))[:3])
+    return Cost(rows.sum(axis=0), read.sum(axis=0), dense.any(axis=0), path)
 
 
 NOTHING, NO_IDS, NO_FLAGS = np.empty(0), np.empty(0, np.int64), np.empty(0, np.bool_)
@@ -65,6 +71,10 @@ class Answer(NamedTuple):
     @property
     def cost(self) -> Cost:
         return Cost(self.rows, self.bytes, self.full, self.path)
+
+    def at(self, cost: Cost) -> Answer:
+        """The same at this cost."""
+        return self._replace(rows=cost.rows, bytes=cost.bytes, full=cost.dense, path=cost.path)
 
 
 class View:

@@ -27,6 +27,14 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 LARGE_PAGE, LEAST_LARGE = 1 << 21, 1 << 22
 """Bytes of a large page, and of an array that is worth some."""
+AT_ONCE = 1 << 22
+"""Numbers that a pass over many holds at once."""
+
+
+def pieces(count: int, width: int, at_once: int = AT_ONCE, runs: int = 1) -> list[slice]:
+    """``count`` rows of ``width`` numbers: as many at a time as are ``at_once`` numbers, in whole ``runs``."""
+    step = max(1, at_once // max(1, width * runs)) * runs
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def memory(size: int) -> mmap.mmap:

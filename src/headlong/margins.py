@@ -22,14 +22,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headlong import native
+from headlong.arrays import pieces
 from headlong.dtypes import Doubles, Flags
 from headlong.engines.arguments import checked_hidden
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
 
 ROUNDINGS = ("bf16 output", "bf16 weights", "int8 weights", "Q6_K weights")
-AT_ONCE = 1 << 22
-"""Logits that are held."""
 CLASSES = 4096
 """Rows of the weight whose magnitudes are held in float64."""
 SMALL, LARGE = 16, 256
@@ -50,8 +49,7 @@ def margins(layer: Layer, hidden: ArrayLike, threads: int = 1) -> Margins:
     rows = checked_hidden(hidden, layer.dim, vocab=layer.vocab)
     if layer.vocab < 2:
         raise ShapeError("the layer has one class; a margin is between two")
-    step = max(1, AT_ONCE // layer.vocab)
-    parts = [_margins(layer, rows[start : start + step], threads) for start in range(0, max(1, len(rows)), step)]
+    parts = [_margins(layer, rows[part], threads) for part in pieces(max(1, len(rows)), layer.vocab)]
     first, second, gap = (np.concatenate(part) for part in list(zip(*parts, strict=True))[:3])
     return Margins(first, second, gap, {name: np.concatenate([part.decided[name] for part in parts]) for name in ROUNDINGS})
 

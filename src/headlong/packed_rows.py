@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, bits, closed_copy
+from headlong.arrays import Array, bits, closed_copy, pieces
 from headlong.errors import DtypeError, MalformedFileError, MissingPackageError
 
 SIZES = {"Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210)}
@@ -91,9 +91,8 @@ class PackedRows:
         """Rows by a slice, ids or marks."""
         rows = self.stored[ids]
         found = np.empty((len(rows), self.shape[1]), np.float32)
-        step = max(1, PIECE // self.shape[1])
-        for start in range(0, len(rows), step):
-            found[start : start + step] = dequantised(np.ascontiguousarray(rows[start : start + step]), self.kind)
+        for part in pieces(len(rows), self.shape[1], PIECE):
+            found[part] = dequantised(np.ascontiguousarray(rows[part]), self.kind)
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

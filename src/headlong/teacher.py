@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 from headlong.answers import TopK
 from headlong.arrays import hidden_rows
 from headlong.dtypes import Floats
-from headlong.engines.contract import Verbs
 from headlong.errors import InputError, MalformedFileError, StoreError, named
 from headlong.number_checks import file_name, whole
 from headlong.store import open_file, write_file
@@ -72,7 +71,7 @@ def distill(
     return made
 
 
-def _taught(engine: Verbs, hidden: ArrayLike, k: int) -> Teacher:
+def _taught(engine: Any, hidden: ArrayLike, k: int) -> Teacher:
     top: TopK = engine.topk(np.asarray(hidden).astype(np.float64), k)
     tail, tail_error = tail_of(top, engine.layer.vocab)
     ids, logits = top.ids.astype(np.int32), top.logits.astype(np.float32)

@@ -35,8 +35,8 @@ def recorded(tool: ModuleType, path: Path, place: str) -> list[dict[str, Any]]:
 def test_every_row_is_timed_and_checked(interpreter: str, tool: ModuleType, tmp_path: Path) -> None:
     rows = recorded(tool, tmp_path / "device.json", interpreter)
     assert {(row["task"], row["contestant"]) for row in rows if row["batch"] == 3} == {
-        *(("top-k", name) for name in ("full", "codes, ids only", "torch", "copy")),
-        *((task, name) for task in tool.STEPS for name in ("full", "codes, ids only", "torch")),
+        *(("top-k", name) for name in ("full", "torch", "copy")),
+        *((task, name) for task in tool.STEPS for name in ("full", "torch")),
     }
     assert all(row["us"] > 0 and "failed" not in row and row.get("outside", 0) == 0 for row in rows)
     assert all(row["proved"] == 1 for row in rows if "proved" in row)

@@ -16,9 +16,10 @@ from torch.nn import functional
 
 import headlong as hl
 from headlong import native
-from headlong.engines.reference.descent import TreeReference
+from headlong.engines.reference.descent import Paths, Reading, Steps
+from headlong.engines.reference.gumbel import gumbels
 from headlong.engines.structured.branches import native_tree
-from headlong.engines.structured.experts_in_numpy import ExpertsReference
+from headlong.engines.structured.experts_in_numpy import chosen, every_logit
 from headlong.errors import DtypeError, IdError, NonFiniteError, OptionError, ShapeError
 from headlong.heads import BandsHead, DifferentiatedHead, TreeHead, TwoLevelHead, build_head, classes, trees
 from headlong.heads.expert_pruning import follow, mitosis, prune, revive, seeded
@@ -232,24 +233,40 @@ def test_bands_are_torchs_own_with_the_same_weights() -> None:
 
 @pytest.mark.parametrize("level", native.levels()[1:])
 @pytest.mark.parametrize("kind", ["bands", "two-level", "tree"])
-def test_the_native_descent_is_its_numpy_twin(kind: str, level: str) -> None:
+def test_the_native_descent_finds_the_best_of_every_class_and_opens_the_nodes_that_are_as_likely(kind: str, level: str) -> None:
     torch.manual_seed(1)
     head = build_head(kind, 33, 300)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.mul_(20)
     engine = hl.compile(head.to_layer())
-    reference = TreeReference(engine.steps)  # type: ignore[attr-defined]
-    twin, hidden = native_tree(reference, 33, level), np.random.default_rng(0).standard_normal((9, 33))
+    steps = engine.steps  # type: ignore[attr-defined]
+    paths = Paths(steps)
+    search, hidden = native_tree(paths, 33, level), np.random.default_rng(0).standard_normal((9, 33))
+    every = paths.everything(hidden)
+    nodes = [log_probs_of_nodes(steps, row) for row in hidden]
+    rows = np.ones(len(steps.part), int) if steps.two_way else np.diff(steps.starts)
     for k in (1, 10, 300):
-        for mine, other in zip(reference.best(hidden, k, 1), twin.best(hidden, k, 2), strict=True):
-            np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-12)
+        log_probs, ids, opened, _ = search.best(hidden, k, 2)
+        order = np.lexsort((np.broadcast_to(np.arange(300), every.shape), -every), axis=1)[:, :k]
+        assert (ids == order).all()
+        np.testing.assert_allclose(log_probs, np.take_along_axis(every, order, 1), atol=1e-11)
+        worst = log_probs[:, -1] - 1e-11
+        assert opened.tolist() == [int(rows[one >= least].sum()) for one, least in zip(nodes, worst, strict=True)]
     ids = np.random.default_rng(1).integers(0, 300, (9, 12))
-    for mine, other in zip(reference.log_probs(hidden, ids, 1), twin.log_probs(hidden, ids, 2), strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(
-        np.take_along_axis(reference.everything(hidden), ids, 1), reference.log_probs(hidden, ids, 1)[0], atol=1e-11
-    )
+    np.testing.assert_allclose(search.log_probs(hidden, ids, 2)[0], np.take_along_axis(every, ids, 1), atol=1e-11)
+
+
+def log_probs_of_nodes(steps: Steps, hidden: np.ndarray) -> np.ndarray:
+    """Of the way to each node, all of which are opened."""
+    reading, found = Reading(steps, hidden), np.zeros(len(steps.part))
+    below = [0]
+    for node in below:
+        children = steps.children[steps.starts[node] : steps.starts[node + 1]]
+        inner = children >= 0
+        found[children[inner]] = found[node] + reading.open(node)[inner]
+        below += children[inner].tolist()
+    return found
 
 
 def test_ties_go_by_class_and_a_search_opens_no_more_than_it_must() -> None:
@@ -489,18 +506,27 @@ def _renamed(
     return np.searchsorted(np.flatnonzero(exact > -np.inf), ids[:alive]), log_probs[:alive]
 
 
-def test_native_and_reference_agree() -> None:
+def test_experts_answer_by_every_class_of_theirs() -> None:
     layer = sparse(experts=3, vocab=200, dim=9).to_layer()
     hidden = np.random.default_rng(3).normal(size=(30, 9))
-    engine, reference = hl.compile(layer, delta=0.0, threads=2), ExpertsReference(layer)
-    found, wanted = engine._reader.best(hidden, 20, 1e-9, 2), reference.best(hidden, 20, 1e-9, 1)
-    assert (found[1] == wanted[1]).all() and (found[9] == wanted[9]).all() and (found[5] == wanted[5]).all()
-    np.testing.assert_allclose(found[0], wanted[0], atol=1e-12)
-    assert (np.abs(found[2] - wanted[2]) <= found[4] + wanted[4]).all()
-    np.testing.assert_allclose(engine._reader.everything(hidden, 200, 2), reference.everything(hidden, 200, 1), atol=1e-12)
-    drawn = [one.sample(hidden, 5, 0.8, 3, 7, 1) for one in (engine._reader, reference)]
-    assert (drawn[0][0] == drawn[1][0]).all()
-    np.testing.assert_allclose(drawn[0][2], drawn[1][2], atol=1e-12)
+    engine, routes = hl.compile(layer, delta=0.0, threads=2), [chosen(layer, row) for row in hidden]
+    every = every_logit(layer, routes)
+    found = engine._reader.best(hidden, 20, 1e-9, 2)
+    wanted = np.argsort(-every, axis=1, kind="stable")[:, :20]
+    best = np.take_along_axis(every, wanted, 1)
+    assert (found.ids == np.where(np.isneginf(best), -1, wanted)).all()
+    assert found.expert.tolist() == [one.expert for one in routes]
+    assert found.proved.tolist() == [one.sure for one in routes]
+    np.testing.assert_allclose(found.logits, best, atol=1e-12)
+    with np.errstate(divide="ignore"):
+        lse = np.log(np.exp(every).sum(axis=1))
+    assert (np.abs(found.lse - lse) <= found.lse_error + 1e-9).all()
+    np.testing.assert_allclose(engine._reader.everything(hidden, 200, 2), every, atol=1e-12)
+    drawn = engine._reader.sample(hidden, 5, 0.8, 3, 7, 1)
+    for row in range(30):
+        keys = every[row] / 0.8 + np.array([gumbels(3, 7 + row, draw, np.arange(200)) for draw in range(5)])
+        assert (drawn.ids[row] == keys.argmax(axis=1)).all()
+        np.testing.assert_allclose(drawn.score[row], keys.max(axis=1), atol=1e-12)
 
 
 def test_a_gate_that_cannot_decide_proves_nothing() -> None:
@@ -510,3 +536,6 @@ def test_a_gate_that_cannot_decide_proves_nothing() -> None:
     engine = hl.compile(layer, threads=1)
     top = engine.topk(np.ones((1, 4), np.float32), k=2)
     assert not top.proved.any() and set(top.ids[0]) == {0, 1}  # the first of equal experts
+    for some in ([0, 1], [0, 1, 2]):  # few, whose rows are read, and more, for which every class is
+        assert not engine.topk(np.ones((1, 4), np.float32), k=2, allowed=some).proved.any()
+        assert not engine.sample(np.ones((1, 4), np.float32), seed=1, allowed=some, eps=math.inf).proved.any()

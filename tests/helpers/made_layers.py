@@ -13,8 +13,6 @@ from headlong.answers import Answer
 from headlong.encode.basis import basis_for
 from headlong.encode.tiles import codes_of
 from headlong.engines.reference.codes import CodesInNumPy
-from headlong.engines.reference.query import Matrix
-from headlong.engines.reference.rows import Rows
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan, Segment
 from headlong.question import About, Question
@@ -73,7 +71,7 @@ def reader(layer: hl.Layer, segments: tuple[Segment, ...], level: str, seed: int
     assert codes is not None
     norms = native.row_norms(layer.weight, 1)
     rows = native.rows_of(layer.weight, layer.bias, norms, layer.link, Plan(), level)
-    twin = CodesInNumPy(layer, codes, Rows(Matrix(layer.weight, layer.bias, norms, layer.link)), delta, seed)
+    twin = CodesInNumPy(layer, codes)
     found = native.NativeReader(rows, About(delta=delta, seed=seed, threads=1), native.code_reader(rows, codes, level))
     return found, twin, rows
 

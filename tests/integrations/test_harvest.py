@@ -38,10 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_vectors_and_layer_give_the_models_own_logits(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headlong.integrations.harvest.WINDOW", 16)
+def test_vectors_and_layer_give_the_models_own_logits(folder: Path, tmp_path: Path) -> None:
     seen: list[Any] = []
-    out = harvest(folder, {"valid": TEXT}, tmp_path, 60, "float32", stage=lambda name: lambda *at: seen.append(at))
+    out = harvest(folder, {"valid": TEXT}, tmp_path, 60, "float32", window=16, stage=lambda name: lambda *at: seen.append(at))
     layer, file = Layer.load(out / "layer.safetensors"), open_file(out / "hidden.safetensors")
     hidden, target = file.read("valid_hidden"), file.read("valid_target")
     assert hidden.shape == (60, 16) and seen[-1] == (60, 60)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import headlong as hl
+from headlong import arrays
 from headlong.errors import (
     DtypeError,
     HeadlongError,
@@ -102,7 +103,7 @@ def test_the_checksum_knows_everything_an_answer_depends_on() -> None:
 
 def test_the_checksum_reads_every_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Layer(WEIGHT).checksum()
-    monkeypatch.setattr("headlong.layers.matrix.PIECE", 16)
+    monkeypatch.setattr("headlong.layers.matrix.pieces", lambda count, width: arrays.pieces(count, width, 16))
     assert Layer(WEIGHT).checksum() == whole
 
 

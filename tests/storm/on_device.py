@@ -1,4 +1,4 @@
-"""The storm's layers and calls on a GPU: ``full`` and ``codes`` there, every verb against float64.
+"""The storm's layers and calls on a GPU: every verb against float64.
 
 ::
 
@@ -70,7 +70,7 @@ def _array(part: Any) -> Any:
 
 def thrown(number: int) -> Case:
     """The storm's case, as a device is asked it: nothing is learned from vectors, and all is proved."""
-    case = replace(draw(number), method=("full", "codes")[number % 2], options={}, calibration="none", delta=0.0)
+    case = replace(draw(number), method="full", options={}, calibration="none", delta=0.0)
     return case if GPU else replace(case, vocab=min(case.vocab, 300), batch=min(case.batch, 3), k=min(case.k, 5, case.vocab))
 
 

@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import headlong
-from headlong import native
 from headlong.bench import rivals
 from headlong.bench import rows as bench
 from headlong.bench.measure import THREAD_VARIABLES, Progress
@@ -37,8 +36,6 @@ from headlong.bench.rows import Settings, Stage
 from headlong.demo import corpus as builtin
 from headlong.demo.model import Recipe, Trained, train
 from headlong.engines.reference.codes import CodesInNumPy, kappa_of
-from headlong.engines.reference.query import Matrix
-from headlong.engines.reference.rows import Rows
 from headlong.errors import DataError, HeadlongError
 from headlong.layers.matrix import Layer
 from headlong.report import plots
@@ -226,9 +223,7 @@ def one_query(trained: Trained, most: int = 16) -> plots.Closing:
     hidden = trained.hidden[row].astype(np.float64)
     plan = headlong.compile(layer, "codes", log_probs=False, threads=1).plan
     assert plan.codes is not None  # they were asked for
-    rows = Matrix(layer.weight, layer.bias, native.row_norms(layer.weight, 1), layer.link)
-    reader = CodesInNumPy(layer, plan.codes, Rows(rows))
-    (estimates,), (radii,) = reader.estimates(hidden, kappa_of(k, 1e-6), 0)
+    (estimates,), (radii,) = CodesInNumPy(layer, plan.codes).estimates(hidden, kappa_of(k, 1e-6), 0)
     exact = (hidden @ trained.weight.T.astype(np.float64) + trained.bias)[0]
     threshold = float(np.sort(exact)[-k])
     best = np.argsort(-estimates)[:most]

@@ -31,7 +31,6 @@ from headlong.engines.contract import Verbs
 from headlong.engines.few_allowed_classes import by_classes_left
 from headlong.engines.method import PLAIN, EngineParts, Method, Running, option_names
 from headlong.engines.promise_failures import normalised
-from headlong.engines.reference.codes import CodesInNumPy
 from headlong.engines.reference.query import Matrix
 from headlong.engines.reference.rows import Rows
 from headlong.engines.saved.engine import Saved, write_engine
@@ -182,9 +181,9 @@ def rows_of(layer: Layer, plan: Plan, norms: NDArray[np.float32], level: str, ab
 def reader_of(
     layer: Layer, plan: Plan, norms: NDArray[np.float32], rows: native.Reader, about: About, level: str
 ) -> native.Reader:
-    """What answers from a plan: its blocks and codes, where it has any, before all ``rows``. The reference has no blocks."""
+    """What answers from a plan: its blocks and codes, where it has any, before all ``rows``. The reference reads all rows."""
     if isinstance(rows, Rows):
-        return rows if plan.codes is None else CodesInNumPy(layer, plan.codes, rows, about.delta, about.seed)
+        return rows
     assert isinstance(rows, native.NativeReader)
     codes = None if plan.codes is None else native.code_reader(rows.rows, plan.codes, level)
     blocks, search = plan.blocks, None

@@ -15,7 +15,7 @@ from headlong import native
 from headlong.arrays import Array
 from headlong.dtypes import Doubles, Floats
 from headlong.engines.base import Engine
-from headlong.engines.method import PLAIN, Method, Running
+from headlong.engines.method import PLAIN, Making, Method, Running
 from headlong.errors import NonFiniteError
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan
@@ -44,7 +44,7 @@ def reading(
     count = native.threads(running.threads) if builders is None else builders
     norms = checked_norms(layer, count)
     try:
-        plan = reader.plan(layer, vectors, count, wanted)
+        plan = reader.plan(Making(layer, vectors, count, wanted))
     except np.linalg.LinAlgError as error:
         raise NonFiniteError(f"no basis for the layer was found ({error}); {LIBRARY}") from error
     check_numbers(plan)

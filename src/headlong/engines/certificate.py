@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 
 from headlong.answers import Certificate
-from headlong.arrays import answer_like, as_numpy, to_host
-from headlong.dtypes import UNIT, Doubles
+from headlong.arrays import Array, answer_like, as_numpy, pieces, to_host
+from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.engines.arguments import checked_hidden, checked_k
 from headlong.engines.kind import Kind
 from headlong.engines.promise_failures import longest_row
 from headlong.errors import OptionError, ShapeError
 from headlong.question import Question
 
-AT_ONCE = 1 << 22
-"""Scores that are held in float64."""
 MANY = 16
 """Candidates are many where they are more than k and the classes over this."""
 
@@ -36,15 +34,15 @@ def certify(engine: Kind, hidden: Any, scores: Any, error: Any, k: int) -> Certi
     vocab = engine.layer.vocab
     rows, k = checked_hidden(to_host(hidden), engine.layer.dim, vocab=vocab), checked_k(k, vocab)
     given, off = _checked(scores, error, len(rows), vocab)
-    step, norms = max(1, AT_ONCE // vocab), getattr(engine, "norms", None)
+    norms = getattr(engine, "norms", None)
     longest = longest_row(engine.layer) if norms is None else float(norms.max())
-    blocks = [slice(at, at + step) for at in range(0, max(1, len(rows)), step)]
+    blocks = pieces(max(1, len(rows)), vocab)
     parts = [_certified(engine, rows[at], given[at], off if len(off) == 1 else off[at], k, longest) for at in blocks]
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return answer_like(Certificate(*columns), hidden)
 
 
-def _checked(scores: Any, error: Any, count: int, vocab: int) -> tuple[Any, Any]:
+def _checked(scores: Any, error: Any, count: int, vocab: int) -> tuple[Array, Array]:
     """``[n, vocab]`` scores, and errors ``[1 or n, 1 or vocab]``."""
     given, off = as_numpy(to_host(scores), "scores"), as_numpy(to_host(error), "error")
     if given.shape != (count, vocab):
@@ -57,7 +55,7 @@ def _checked(scores: Any, error: Any, count: int, vocab: int) -> tuple[Any, Any]
     return given, off
 
 
-def _certified(engine: Kind, rows: Doubles, scores: Any, off: Any, k: int, longest: float) -> tuple[Any, ...]:
+def _certified(engine: Kind, rows: Doubles, scores: Array, off: Array, k: int, longest: float) -> tuple[Array, ...]:
     wide, vocab = scores.astype(np.float64), scores.shape[1]
     with np.errstate(invalid="ignore"):
         reach = off + 4 * UNIT * (np.abs(wide) + off)
@@ -101,7 +99,7 @@ def _certified(engine: Kind, rows: Doubles, scores: Any, off: Any, k: int, longe
     return ids, logits, certain, proved, error, asked
 
 
-def _listed(open_: Any, scores: Doubles) -> tuple[Any, Any]:
+def _listed(open_: Flags, scores: Doubles) -> tuple[Ids, Flags]:
     """``[n, m]`` ids of the classes that are open, by falling scores, equal ones by id, and which of the places are any."""
     counts = open_.sum(axis=1)
     row, ids = np.nonzero(open_)
@@ -113,7 +111,7 @@ def _listed(open_: Any, scores: Doubles) -> tuple[Any, Any]:
     return np.take_along_axis(among, order, 1), there
 
 
-def _certain(low: Doubles, high: Doubles) -> Any:
+def _certain(low: Doubles, high: Doubles) -> Flags:
     """``[n, m]``: of intervals by falling scores, which of them meet none of those before and behind."""
     before = np.minimum.accumulate(low, axis=1)
     behind = np.maximum.accumulate(high[:, ::-1], axis=1)[:, ::-1]

@@ -272,7 +272,7 @@ class Verbs(Kind):
         ``batch``     queries per call: larger batches may be read in another way
         ``progress``  called with how many of the vectors are done and how many there are; each reads the whole layer
         """
-        return check(self, hidden, k, batch, progress)
+        return check(self, self.topk, hidden, k, batch, progress)
 
     def certify(self, hidden: Any, *, scores: Any, error: Any, k: int = 10) -> Certificate:
         """The ``k`` best classes from ``scores [n, vocab]`` of somebody else, each within ``error`` of its logit; rows are read

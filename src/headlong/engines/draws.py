@@ -185,7 +185,7 @@ def from_kept(engine: Kind, hidden: Doubles, mask: Mask, filters: Filters, eps: 
     found = _Draws(engine, hidden, rules, mask, math.inf)
     found.draw_from_kept(list(range(count)), eps)
     whole = Answer(ids=found.ids, logits=found.logits, score=found.score, proved=found.proved)
-    return whole._replace(**dict(zip(("rows", "bytes", "full", "path"), found.cost(), strict=True)))
+    return whole.at(found.cost())
 
 
 def runs(rows: list[int], rules: Rules) -> list[list[int]]:

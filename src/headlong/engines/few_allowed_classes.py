@@ -97,7 +97,7 @@ def answered(
     lse = lse_of(exponents)
     colder = np.maximum(1.0, 1.0 / np.asarray(temperature))  # what logits may be off grows by that, and so does their size
     error = rounding(lse / colder) * colder
-    whole = Answer(lse=lse, error=error, rows=cost.rows, bytes=cost.bytes, full=cost.dense, path=cost.path)
+    whole = Answer(lse=lse, error=error).at(cost)
     if question.verb == "best":
         logits, ids, best = best_of(classes, question.k)
         log_probs = np.where(ids < 0, -np.inf, best - np.where(np.isfinite(lse), lse, 0.0)[:, None])

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from headlong.dtypes import Doubles
-from headlong.engines.method import Method, register
-from headlong.layers.matrix import Layer
+from headlong.engines.method import Making, Method, register
 from headlong.plan import Plan
 from headlong.promise import Promise
 
@@ -19,7 +17,7 @@ class Full(Method):
 
     name: ClassVar[str] = "full"
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
+    def plan(self, making: Making) -> Plan:
         return Plan()
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:

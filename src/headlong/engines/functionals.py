@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from headlong.answers import Answer, Entropy, Expected
-from headlong.arrays import answer_as, as_numpy, round_up, to_host
+from headlong.arrays import answer_as, as_numpy, pieces, round_up, to_host
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.arguments import Asked, part_of
 from headlong.engines.kind import Kind
@@ -35,8 +35,6 @@ HEADS = 64
 """Classes that are scored for a start: of a language model's rows they have a third settled."""
 DEFAULT = 0.01
 """What methods are asked for that promise nothing."""
-AT_ONCE = 1 << 22
-"""Logits that a full scan holds."""
 
 
 class Tail(NamedTuple):
@@ -157,11 +155,10 @@ def bounds(top: Answer, left: Ids, functional: Functional) -> tuple[Doubles, Dou
 def scanned(engine: Kind, hidden: Doubles, mask: Mask, functional: Functional) -> tuple[Answer, Doubles, Doubles]:
     """From every logit in float64, some rows at a time; and the variance of the weights, and how far off an entropy's is."""
     count, vocab = len(hidden), engine.layer.vocab
-    step = max(1, AT_ONCE // vocab)
-    parts = [slice(start, start + step) for start in range(0, count, step)]
+    parts = pieces(count, vocab)
     masks = [mask if mask is None or len(mask) == 1 else mask[part] for part in parts]
     found = [_scanned(engine, hidden[part], some, functional) for part, some in zip(parts, masks, strict=True)]
-    read = np.full(count, vocab * engine.layer.dim * 4.0 / max(1, min(step, count)))
+    read = np.full(count, vocab * engine.layer.dim * 4.0 / max([1, *(part.stop - part.start for part in parts)]))
     columns = zip(*found, strict=True) if found else [()] * 5
     middle, error, lse, variance, off = (np.concatenate([np.zeros(0), *column]) for column in columns)
     whole = Answer(value=middle, error=error, lse=lse, rows=np.full(count, vocab), bytes=read, full=np.ones(count, bool))

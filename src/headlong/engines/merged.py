@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from headlong.answers import Answer
+from headlong.answers import Answer, summed
 from headlong.arrays import Array, Form
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.contract import Verbs
@@ -55,10 +55,7 @@ class Merged(Verbs, ABC):
         if question.filters is not None and not (question.filters.sieve.keeps_all or self._is_one_part):
             return from_kept(self, hidden, question.mask, question.filters)
         parts = self._everyone(hidden, question)
-        whole = Answer(
-            rows=np.sum([part.rows for part in parts], axis=0), bytes=np.sum([part.bytes for part in parts], axis=0),
-            full=np.any([part.full for part in parts], axis=0), path=self._path,
-        )  # fmt: skip
+        whole = Answer().at(summed([part.cost for part in parts], self._path))
         if question.verb == "draw":
             return _largest(whole, parts)
         lse, error = merged_lse(tuple(part.lse for part in parts), tuple(part.error for part in parts))

@@ -2,7 +2,7 @@
 
 ::
 
-    plan    = method.plan(layer, calibration, threads, wanted)
+    plan    = method.plan(Making(layer, calibration, threads, wanted))
     promise = method.promise(wanted, plan)                  what it keeps of what was asked for
 
 A method is a frozen dataclass of options with their defaults. It says what it promises and builds the plan; the rest has
@@ -38,6 +38,15 @@ class Running(NamedTuple):
 PLAIN = Running()
 
 
+class Making(NamedTuple):
+    """What a plan is made of: ``calibration`` [n, dim] hidden vectors, or None; the ``threads`` that make it."""
+
+    layer: Layer
+    calibration: Doubles | None
+    threads: int
+    wanted: Promise
+
+
 class EngineParts(NamedTuple):
     """What an engine hands to a method that reads in a way of its own: its parts, and the reader of all rows for what the
     method's reader does not do itself."""
@@ -59,8 +68,8 @@ class Method(ABC):
     """Fields that no user sets: ``compile`` fills them in, and files keep them."""
 
     @abstractmethod
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
-        """What the engine reads, in which order, to keep ``wanted``; ``calibration`` [n, dim] hidden vectors, or None."""
+    def plan(self, making: Making) -> Plan:
+        """What the engine reads, in which order, to keep what is wanted."""
 
     @abstractmethod
     def promise(self, wanted: Promise, plan: Plan) -> Promise:

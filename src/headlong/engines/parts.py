@@ -8,14 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from headlong.answers import Answer
+from headlong.arrays import AT_ONCE, pieces
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.base import Engine
 from headlong.engines.class_masks import Marks
 from headlong.engines.few_allowed_classes import listed_classes, sample_of
 from headlong.question import Filters, Mask, Question
-
-AT_ONCE = 1 << 22
-"""Scores of added rows that are held at once."""
 
 
 class Part(NamedTuple):
@@ -102,8 +100,7 @@ class Part(NamedTuple):
     def _runs(self, batch: int, mask: Mask) -> Iterator[slice]:
         """Queries to be drawn for together: one by one where some have no class here."""
         if mask is None or mask.any(axis=1).all():
-            step = batch if self.names is None else max(1, AT_ONCE // len(self.names))
-            yield from (slice(row, min(row + step, batch)) for row in range(0, batch, max(1, step)))
+            yield from pieces(batch, 0 if self.names is None else len(self.names), max(AT_ONCE, batch))
             return
         yield from (slice(row, row + 1) for row in range(batch) if mask[row % len(mask)].any())
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from headlong.answers import TopK
-from headlong.arrays import Array
+from headlong.arrays import Array, pieces
 from headlong.dtypes import UNIT, Doubles
 from headlong.engines.arguments import checked_hidden, checked_k, told
 from headlong.errors import ShapeError
@@ -26,8 +26,6 @@ from headlong.native import row_norms
 from headlong.number_checks import whole
 from headlong.promise import Promise, except_for
 
-AT_ONCE = 1 << 22
-"""Logits that are held at once."""
 CONFIDENCE = 0.95
 STEPS = 60
 ROUNDING = 1e-9
@@ -35,6 +33,8 @@ ROUNDING = 1e-9
 
 Progress = Callable[[int, int], None]
 """Called with how many of how many vectors are done."""
+Best = Callable[[Doubles, int], TopK]
+"""``topk`` of an engine."""
 
 
 class FailureCount(NamedTuple):
@@ -88,35 +88,32 @@ class Check(NamedTuple):
 
 
 class Checked(Protocol):
-    """What is checked: an engine that also knows every logit."""
+    """What knows every logit."""
 
     promise: Promise
 
     @property
     def layer(self) -> Any: ...
 
-    def topk(self, hidden: Any, k: int = 10, *, eps: float | None = None) -> TopK: ...
-
     def every_class(self, hidden: Doubles) -> tuple[Doubles, Doubles]: ...
 
 
-def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress | None) -> Check:
-    """The counts of ``engine`` on ``hidden [n, dim]``, asked ``batch`` at once for the ``k`` best."""
+def check(engine: Checked, best: Best, hidden: Any, k: int, batch: int, progress: Progress | None) -> Check:
+    """The counts of ``engine`` on ``hidden [n, dim]``, whose verb ``best`` is asked ``batch`` at once for the ``k`` best."""
     vectors, k = checked_hidden(hidden, engine.layer.dim, "hidden"), checked_k(k, engine.layer.vocab)
     whole(batch, "batch", 1, 2**31 - 1)
     if not len(vectors):
         raise ShapeError("hidden has no rows; pass vectors [n, dim] like those of your queries")
-    step = max(batch, AT_ONCE // engine.layer.vocab // batch * batch)
     eps, delta = engine.promise
     ids, beyond = np.zeros(2, np.int64), np.zeros(2, np.int64)  # that failed, and that cannot be judged
     worst, longest = 0.0, longest_row(engine.layer)
-    for start in range(0, len(vectors), step):
-        block = vectors[start : start + step]
+    for piece in pieces(len(vectors), engine.layer.vocab, runs=batch):
+        block = vectors[piece]
         logits, log_probs = engine.every_class(block)
         lost = float64_error(engine.layer, longest, block, logits)
         for first in range(0, len(block), batch):
             part = slice(first, first + batch)
-            top, off = engine.topk(block[part], k), lost[part]
+            top, off = best(block[part], k), lost[part]
             found = np.asarray(top.ids)
             wrong = _wrong(found, logits[part], off)
             ids += wrong.sum(), (_wrong(found, logits[part]) & ~wrong).sum()
@@ -128,7 +125,7 @@ def check(engine: Checked, hidden: Any, k: int, batch: int, progress: Progress |
             beyond += failed.sum(), (~judged).sum()
             worst = max(worst, float(np.where(np.isnan(errors), np.inf, errors)[judged].max(initial=0.0)))
         if progress is not None:
-            progress(min(start + step, len(vectors)), len(vectors))
+            progress(piece.stop, len(vectors))
     count, within = len(vectors), f"log-probabilities within {eps:g}"
     return Check(
         None if delta >= 1 else tally("ids", delta, int(ids[0]), count, int(ids[1])),

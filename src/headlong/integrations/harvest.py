@@ -50,6 +50,7 @@ def harvest(
     out: str | os.PathLike[str],
     rows: int = 8192,
     dtype: str = "float16",
+    window: int = WINDOW,
     stage: Callable[[str], Callable[[int, int], None]] | None = None,
 ) -> Path:
     """``rows`` hidden vectors (0: all) of each named text, the target of each, and the layer; returns the folder ``out``.
@@ -64,7 +65,7 @@ def harvest(
         raise StoreError(f"{folder} is a file; give another folder with --out")
     model, tokenizer = opened(source)
     layer = Layer.load(source)
-    window = min(WINDOW, getattr(model.config, "max_position_embeddings", WINDOW))
+    window = min(window, getattr(model.config, "max_position_embeddings", window))
     tensors: dict[str, Vectors] = {}
     for name, text in texts.items():
         # a token is at least one character; sixteen of them for each are more than tokenizers make of text

@@ -30,7 +30,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, shape_of
+from headlong.arrays import Array, pieces, shape_of
 from headlong.errors import DtypeError, MalformedFileError
 from headlong.packed_rows import INT8, PIECE, PackedRows, width
 
@@ -142,9 +142,7 @@ def written_out(how: Stored, read: Callable[[str], Array], block: Block = (None,
     down = _places(vocab, scale.shape[0], block[0], how)
     along = _places(dim, scale.shape[1], block[1], how)
     dense = np.empty((vocab, dim), np.float32)
-    step = max(1, PIECE // dim)
-    for start in range(0, vocab, step):
-        some = slice(start, min(start + step, vocab))
+    for some in pieces(vocab, dim, PIECE):
         with np.errstate(over="ignore", invalid="ignore"):  # compile refuses what is not finite, as in every layer
             exact = rows(some).astype(np.float64)
             if zero is not None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.arrays import Array
+from headlong.arrays import Array, pieces
 from headlong.dtypes import BFLOAT16
 from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError
 from headlong.layers.gguf_header import MAGIC, GgufHeader, GgufTensor
@@ -98,10 +98,9 @@ class GgufFile:
     def _written_out(self, tensor: GgufTensor, rows: Array) -> Array:
         vocab, dim = tensor.shape
         dense = np.empty((vocab, dim), np.float32)
-        step = max(1, PIECE // dim)
         try:
-            for start in range(0, vocab, step):
-                dense[start : start + step] = dequantised(rows[start : start + step], tensor.kind)
+            for part in pieces(vocab, dim, PIECE):
+                dense[part] = dequantised(rows[part], tensor.kind)
         except (MissingPackageError, DtypeError) as error:
             raise type(error)(f"{self.name}: {tensor.name}: {error}") from error
         dense.flags.writeable = False

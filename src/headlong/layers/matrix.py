@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.arrays import Array, closed_copy, is_linear, resident, stored_bias, stored_matrix, to_host, unchanging
+from headlong.arrays import Array, closed_copy, is_linear, pieces, resident, stored_bias, stored_matrix, to_host, unchanging
 from headlong.cached_attribute import once
 from headlong.errors import DtypeError, MalformedFileError, OptionError, named
 from headlong.layers.checkpoint import Checkpoint, open_checkpoint
@@ -32,7 +32,6 @@ from headlong.packed_rows import PackedRows
 from headlong.store import check_version, checksum, json_object, write_file
 
 FORMAT, VERSION = "headlong layer", 1
-PIECE = 1 << 24
 
 
 class Layer:
@@ -231,9 +230,8 @@ class Layer:
             "link": self._link.as_dict(),
         }
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-        step = max(1, PIECE // self.row_bytes)
-        for start in range(0, self.vocab, step):
-            digest.update(self.stored[start : start + step].reshape(-1).view(np.uint8).data)
+        for part in pieces(self.vocab, self.row_bytes):
+            digest.update(self.stored[part].reshape(-1).view(np.uint8).data)
         if self._bias is not None:
             digest.update(self._bias.view(np.uint8).data)
         return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What native searches answer that are no readers of a whole layer, and their twins in NumPy: arrays by name.
+"""What native search answers that is no reader of a whole layer: arrays by name.
 
 ``rows``, ``bytes`` and ``dense [batch]``: rows scored and bytes read for each query, and whether all rows were read.
 """

@@ -20,7 +20,7 @@ from headlong.errors import KernelError
 from headlong.links import Link
 from headlong.native.load_module import loaded
 from headlong.packed_rows import stored_as
-from headlong.plan import NEIGHBOURS, Plan
+from headlong.plan import NEIGHBOURS, Blocks, Codes, Plan
 from headlong.question import FLOAT32_ROOM, RANGES, About, Question
 
 STRIP, SPREAD = 32, 64
@@ -46,7 +46,9 @@ class Show(Protocol):
 class NativeReader:
     """The native reader of a layer's rows, of their codes and blocks: ``csrc/reader/reader.h`` says which of them answers."""
 
-    def __init__(self, rows: Any, about: About, codes: Any = None, search: Any = None, blocks: Any = None, every: bool = True):
+    def __init__(
+        self, rows: Any, about: About, codes: Any = None, search: Any = None, blocks: Blocks | None = None, every: bool = True
+    ) -> None:
         limits = (0, 0, 0, False)
         if blocks is not None:
             limits = blocks.max_batch, blocks.max_k, blocks.max_k_of_batches, blocks.samples
@@ -85,7 +87,7 @@ def rows_of(weight: Array, bias: Floats | None, norms: Floats, link: Link, plan:
     return loaded().Executor(*stored_as(weight), bias, norms, link.lowered(), preview, level)
 
 
-def code_reader(rows: Any, plan: Any, level: str) -> Any:
+def code_reader(rows: Any, plan: Codes, level: str) -> Any:
     """A ``headlong.plan.Codes`` as native code reads it; ``rows`` are the layer's own."""
     segments = [(*segment, *map(float, bounds)) for segment, bounds in zip(plan.segments, plan.bounds, strict=True)]
     # They hold float32, too, which a file may have put at any byte.
@@ -93,7 +95,7 @@ def code_reader(rows: Any, plan: Any, level: str) -> Any:
     return loaded().Codes(rows, tiles, plan.mean, plan.centre, plan.rotation, segments, plan.lost, plan.most_base, level)
 
 
-def blocks(weight: Array, bias: Floats | None, plan: Any, share: float, level: str, most_norm: float = 0.0) -> Any:
+def blocks(weight: Array, bias: Floats | None, plan: Blocks, share: float, level: str, most_norm: float = 0.0) -> Any:
     """The native search over the blocks of a ``headlong.plan.Blocks``; without the largest norm of a row, logits that differ by
     less than their roundings are compared as they are."""
     back = None if plan.back is None else bits(plan.back)

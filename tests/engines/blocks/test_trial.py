@@ -16,7 +16,7 @@ from headlong.arrays import Array
 from headlong.encode import basis
 from headlong.engines import contest
 from headlong.engines.base import Engine
-from headlong.engines.method import Running
+from headlong.engines.method import Making, Running
 from headlong.engines.methods import blocks as block_choice
 from headlong.engines.methods.blocks import EVERY, MANY_UNASKED, limited
 from headlong.engines.shards import here
@@ -275,7 +275,8 @@ def test_blocks_answer_what_the_clock_finds_them_sooner_for(shares: Any, limits:
 
     monkeypatch.setattr(block_choice, "timed", planted)
     assert engine.plan.blocks is not None
-    found = limited(engine.plan, engine.layer, engine.plan.blocks, vectors.astype(float), 1, Promise(math.inf, 0.0)).blocks
+    making = Making(engine.layer, None, 1, Promise(math.inf, 0.0))
+    found = limited(engine.plan, engine.plan.blocks, making, vectors.astype(float)).blocks
     assert next(left, None) is None
     if limits is None:
         assert found is None

@@ -15,8 +15,8 @@ import headlong as hl
 from adversarial import CASES, Case, build
 from devices import GPU, PLACE, tensor, torch
 from headlong.engines.device.calls import call_of
-from headlong.engines.device.engine import BEYOND, BEYOND_CODES
-from headlong.engines.device.matrix import INTERPRETED, Tiles, coded, unit
+from headlong.engines.device.engine import BEYOND
+from headlong.engines.device.matrix import INTERPRETED, Tiles, unit
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import DtypeError, InputError, OptionError, ShapeError
 from oracle import check_topk, check_within, truth
@@ -25,7 +25,6 @@ from thinned import every
 
 # a GPU's inf - inf is silent; the interpreter's is NumPy's, which warns
 pytestmark = [pytest.mark.filterwarnings("ignore::RuntimeWarning"), pytest.mark.usefixtures("plain_interpreter")]
-PROVING = pytest.mark.parametrize("method", ["full", "codes"])
 
 
 def layer_of(rng: np.random.Generator, vocab: int, dim: int, dtype: str = "float32", **more: Any) -> hl.Layer:
@@ -53,39 +52,34 @@ def same_draws(engine: Any, hidden: Any, *asked: Any, **wish: Any) -> Any:
     return drawn
 
 
-@PROVING
 @pytest.mark.parametrize("name", every(3, sorted(CASES)))
-def test_hard_layers(name: str, method: str) -> None:
+def test_hard_layers(name: str) -> None:
     dtype = ("float32", "float16", "bfloat16")[sorted(CASES).index(name) % 3]
     dtype = "float32" if name == "subnormal" else dtype  # the interpreter flushes bfloat16's subnormals
     case = build(name, dtype)
-    engine, k = hl.compile(case.layer, method, device=PLACE), min(7, case.layer.vocab)
+    engine, k = hl.compile(case.layer, device=PLACE), min(7, case.layer.vocab)
     answer = engine.topk(tensor(case.hidden), k)
     check_answer(case, answer)
     # whoever is beyond eps was read in float64, which says what it can
     assert ((answer.error <= 0.01) | (answer.cost.rows > case.layer.vocab)).all()
-    if method == "codes":
-        check_answer(case, engine.topk(tensor(case.hidden), k, eps=math.inf))
+    check_answer(case, engine.topk(tensor(case.hidden), k, eps=math.inf))
 
 
 @pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("batch", [1, 3, 33])
-@PROVING
-def test_every_type_at_every_kind_of_product(dtype: str, batch: int, method: str, rng: np.random.Generator) -> None:
+def test_every_type_at_every_kind_of_product(dtype: str, batch: int, rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 65, dtype)
-    engine = hl.compile(layer, method, device=PLACE)
+    engine = hl.compile(layer, device=PLACE)
     hidden = torch.from_numpy(rng.standard_normal((batch, 65))).to(getattr(torch, dtype))
-    answer = engine.topk(hidden.to("cuda" if GPU else "cpu"), 3, eps=math.inf if method == "codes" else None)
+    answer = engine.topk(hidden.to("cuda" if GPU else "cpu"), 3)
     check_answer(Case(layer, hidden.double().numpy()), answer)
-    few = answer.cost.rows == layer.vocab if method == "full" else answer.cost.rows < layer.vocab // 4
-    assert few.all(), "a pass that knows nothing would be followed by another"
+    assert (answer.cost.rows == layer.vocab).all(), "a pass that knows nothing would be followed by another"
 
 
-@PROVING
-def test_more_candidates_than_there_is_room_for_are_read_fully(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = hl.Layer(np.ones((BEYOND + BEYOND_CODES + 90, 3), np.float32))
-    engine = hl.compile(layer, method, device=PLACE)
+def test_more_candidates_than_there_is_room_for_are_read_fully(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = hl.Layer(np.ones((BEYOND + 90, 3), np.float32))
+    engine = hl.compile(layer, device=PLACE)
     answer = engine.topk(tensor(np.ones((2, 3), np.float32)), 4, eps=math.inf)
     assert answer.ids.tolist() == [[0, 1, 2, 3]] * 2 and answer.cost.dense.all() and (answer.cost.rows > layer.vocab).all()
     check_answer(Case(layer, np.ones((2, 3), np.float32), True), answer)
@@ -96,11 +90,10 @@ def test_more_candidates_than_there_is_room_for_are_read_fully(method: str, monk
 
 
 @pytest.mark.parametrize("batch", [1, 6])
-@PROVING
-def test_a_normaliser_that_is_not_near_enough_is_summed_in_float64(batch: int, method: str, rng: np.random.Generator) -> None:
+def test_a_normaliser_that_is_not_near_enough_is_summed_in_float64(batch: int, rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 40, "float16")
     hidden = rng.standard_normal((batch, 40))
-    engine, reference = hl.compile(layer, method, device=PLACE), truth(layer, hidden)
+    engine, reference = hl.compile(layer, device=PLACE), truth(layer, hidden)
     answer = engine.topk(tensor(hidden), 4, eps=1e-10)
     check_within(answer.lse.cpu().numpy(), reference.lse, answer.error.cpu().numpy(), 1e-12)
     assert (answer.error < 1e-10).all() and answer.cost.dense.all() and (answer.cost.rows == 2 * layer.vocab).all()
@@ -108,28 +101,25 @@ def test_a_normaliser_that_is_not_near_enough_is_summed_in_float64(batch: int, m
     np.testing.assert_allclose(answer.log_probs.cpu(), exact, atol=1e-11)
 
 
-@PROVING
-def test_all_classes_in_order(method: str) -> None:
+def test_all_classes_in_order() -> None:
     case = build("duplicates", "float32")
-    answer = hl.compile(case.layer, method, device=PLACE).topk(tensor(case.hidden[:2]), case.layer.vocab)
+    answer = hl.compile(case.layer, device=PLACE).topk(tensor(case.hidden[:2]), case.layer.vocab)
     check_answer(case._replace(hidden=case.hidden[:2]), answer)
 
 
-@PROVING
-def test_samples_are_those_of_the_cpu(method: str, rng: np.random.Generator) -> None:
+def test_samples_are_those_of_the_cpu(rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 24, link=hl.SoftCap(6.0))
     hidden = rng.standard_normal((2, 24)).astype(np.float32)
     wish = {"temperature": 0.7, "seed": 2**63 + 5, "position": 2**40 + np.arange(2), "class0": 7}
-    same_draws(hl.compile(layer, method, device=PLACE), hidden, 3, **wish)
+    same_draws(hl.compile(layer, device=PLACE), hidden, 3, **wish)
 
 
 @pytest.mark.parametrize("filters", [{"top_k": 5}, {"top_p": 0.6}, {"min_p": 0.05}, {"top_k": 40, "top_p": 0.9, "min_p": 0.01}])
-@PROVING
-def test_filtered_samples_are_those_of_the_cpu(filters: dict[str, Any], method: str, rng: np.random.Generator) -> None:
+def test_filtered_samples_are_those_of_the_cpu(filters: dict[str, Any], rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 24)
     hidden = rng.standard_normal((2, 24)).astype(np.float32)
     for rows in (hidden, hidden[:1]):
-        same_draws(hl.compile(layer, method, device=PLACE), rows, 2, 1.3, seed=8, **filters)
+        same_draws(hl.compile(layer, device=PLACE), rows, 2, 1.3, seed=8, **filters)
 
 
 def test_a_nucleus_wider_than_the_first_candidates(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,17 +139,15 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headlong.engines.device.matrix.INTERPRETED", INTERPRETED._replace(classes=16))
 
 
-@pytest.mark.one_of("method")
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize("link", [hl.Affine(0.7, -3.0), hl.SoftCap(5.0), hl.Table(-4.0, 0.5, np.arange(0.1, 9) ** 2, 0.2, 9.0)])
-@PROVING
 def test_draws_from_a_nucleus_are_those_of_the_cpu(
-    method: str, link: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    link: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the ends of a scan alone: masked, and in a graph, too."""
     layer = layer_of(rng, 1100 if GPU else 300, 9, link=link)
     hidden, live = (rng.standard_normal((4, 9)) * 0.3).astype(np.float32), rng.random((4, layer.vocab)) < 0.5
-    engine = hl.compile(layer, method, device=PLACE)
+    engine = hl.compile(layer, device=PLACE)
     for asked in ({"top_p": 0.7}, {"top_p": 0.95, "allowed": live}):
         drawn = same_draws(engine, hidden, 3, 1.7, seed=8, **asked)
         assert (drawn.cost.rows == 3 * layer.vocab).all(), "the three scans of a row, and nothing was read again"
@@ -191,11 +179,10 @@ def test_more_tiles_than_are_merged_at_a_time(rng: np.random.Generator) -> None:
     check_answer(Case(layer, hidden), hl.compile(layer, "full", device=PLACE).topk(tensor(hidden), 3))
 
 
-@PROVING
-def test_masks_given_ids_and_the_normaliser(method: str, rng: np.random.Generator) -> None:
+def test_masks_given_ids_and_the_normaliser(rng: np.random.Generator) -> None:
     layer = layer_of(rng, 300, 24)
     hidden = rng.standard_normal((2, 24)).astype(np.float32)
-    engine = hl.compile(layer, method, device=PLACE)
+    engine = hl.compile(layer, device=PLACE)
     live = np.zeros((2, 300), bool)
     live[0, [3, 5, 299]], live[1, 7] = True, True
     answer = engine.topk(tensor(hidden), 4, allowed=[[3, 5, 299], [7]])
@@ -216,14 +203,13 @@ def test_masks_given_ids_and_the_normaliser(method: str, rng: np.random.Generato
     assert isinstance(engine.lse(hidden).lse, np.ndarray)
 
 
-@PROVING
-def test_rows_that_are_no_numbers_or_very_long(method: str, rng: np.random.Generator) -> None:
+def test_rows_that_are_no_numbers_or_very_long(rng: np.random.Generator) -> None:
     """More classes than there is room for: a row that is no number is not read again, a very long one is."""
-    weight = rng.standard_normal((BEYOND_CODES + 80, 4)).astype(np.float32)
+    weight = rng.standard_normal((BEYOND + 80, 4)).astype(np.float32)
     weight[7] = 0.0
     layer = hl.Layer(weight, rng.standard_normal(len(weight)).astype(np.float32))
     hidden = np.array([[0, np.nan, 0, 0], [3e38, 3e38, 3e38, 3e38], [0, 0, 0, 0]], np.float32)
-    engine = hl.compile(layer, method, eps=math.inf, device=PLACE)
+    engine = hl.compile(layer, eps=math.inf, device=PLACE)
     answer = engine.topk(tensor(hidden), 2)
     assert answer.proved.tolist() == [False, True, True] and torch.isnan(answer.lse[0]) and torch.isinf(answer.error[0])
     assert answer.ids[0].tolist() == [-1, -1] and torch.isnan(answer.log_probs[0]).all()
@@ -247,13 +233,13 @@ def test_what_is_refused(rng: np.random.Generator) -> None:
         engine.topk(tensor(np.zeros((2, 8), np.int64)))
     with pytest.raises(OptionError, match="device is 'tpu'; expected 'cuda'"):
         hl.compile(layer, device="tpu")
-    with pytest.raises(OptionError, match="method is 'svd'; on a device choose from auto, full, codes"):
+    with pytest.raises(OptionError, match="method is 'svd'; on a device choose from auto, full$"):
         hl.compile(layer, "svd", device=PLACE)
-    with pytest.raises(OptionError, match="codes on a device has no option 'blocks'; it has none"):
-        hl.compile(layer, "codes", device=PLACE, blocks=True)
+    with pytest.raises(OptionError, match="full on a device has no option 'blocks'; it has none"):
+        hl.compile(layer, "full", device=PLACE, blocks=True)
     with pytest.raises(OptionError, match="engines there learn from no vectors, leave it out"):
         hl.compile(layer, device=PLACE, calibration=np.ones((9, 8)))
-    with pytest.raises(OptionError, match="a TreeLayer is read on the CPU .* on a device there are full, codes,"):
+    with pytest.raises(OptionError, match="a TreeLayer is read on the CPU .* on a device there is full,"):
         hl.compile(made("tree", 8, 70).layer, device=PLACE)
     with pytest.raises(InputError, match="no class is left"):
         engine.sample(tensor(np.zeros((1, 8), np.float32)), allowed=[[]])
@@ -271,46 +257,28 @@ def test_the_interpreter_is_asked_for_by_name() -> None:
     assert "needs TRITON_INTERPRET=1" in result.stderr
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_rows_are_within_their_error_of_their_codes(dtype: str, rng: np.random.Generator) -> None:
-    """In long double, on rows of every size: zeros, spikes, the smallest and the largest numbers."""
-    rows = rng.standard_normal((40, 33)) * np.exp(rng.uniform(-80, 80, (40, 1)))
-    rows[:10] = rng.standard_normal((10, 33))
-    rows[0], rows[1, 5], rows[2] = 0.0, 1e4, 1e-44
-    weight = torch.from_numpy(rows).to(getattr(torch, dtype)).nan_to_num(posinf=6e4, neginf=-6e4)
-    codes, scales, errors = coded(torch, weight)
-    wide, scale = weight.double().numpy().astype(np.longdouble), scales.numpy().astype(np.longdouble)
-    off = np.sqrt(((wide - scale[:, None] * codes.numpy()) ** 2).sum(axis=1))
-    error = errors.numpy()
-    assert (off <= error).all() and (error[3:10] <= off[3:10] * (1 + 1e-6)).all() and np.isfinite(error).all()
-    alone = coded(torch, weight[5:6])
-    assert alone[0].equal(codes[5:6]) and alone[2].equal(errors[5:6]), "a row's codes are its own"
-
-
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_upper_ends_are_above_the_logits_and_near_them(dtype: str, batch: int, rng: np.random.Generator) -> None:
     layer = layer_of(rng, 90, 130, dtype)
-    matrix = hl.compile(layer, "codes", device=PLACE).matrix
+    matrix = hl.compile(layer, device=PLACE).matrix
     call, _ = call_of(matrix, tensor(rng.standard_normal((batch, 130)) * 30))
     exact = truth(layer, call.x.double().cpu().numpy())
     length, size = call.length.cpu().numpy()[:, None], np.linalg.norm(layer.weight.astype(np.float64), axis=1)
     off = 2.2 * unit(130, 64, batch > 1, batch > 1) * (size * length + np.abs(layer.bias))
     rounding = off + np.abs(exact.logits) * 2.0**-20  # of an upper end in float32
-    error = coded(torch, torch.from_numpy(layer.weight.astype(np.float64)))[2].numpy()
-    for codes, radius in ((False, 0.0), (True, error * length)):
-        high = matrix.scan(call, codes=codes).high.cpu().double().numpy()
-        assert (high >= exact.logits - exact.rounding[:, None]).all()
-        assert (high <= exact.logits + 2 * radius + rounding).all()
+    high = matrix.scan(call).high.cpu().double().numpy()
+    assert (high >= exact.logits - exact.rounding[:, None]).all()
+    assert (high <= exact.logits + rounding).all()
 
 
 def test_a_radius_that_is_too_small_would_be_noticed(rng: np.random.Generator) -> None:
-    """What the tests above rest on: without the error of its codes an engine loses classes, or states a wrong normaliser."""
+    """What the tests above rest on: radii below 0 lose classes."""
     layer, hidden = layer_of(rng, 900, 16), rng.standard_normal((32, 16)).astype(np.float32)
-    engine = hl.compile(layer, "codes", eps=math.inf, device=PLACE)
+    engine = hl.compile(layer, eps=math.inf, device=PLACE)
     check_answer(Case(layer, hidden), engine.topk(tensor(hidden), 5))
-    for rows, _ in engine.matrix.codes.values():
-        rows.slack.zero_()
+    for rows in engine.matrix.stored.values():
+        rows.slack.fill_(-1.0)
     with pytest.raises(AssertionError):
         check_answer(Case(layer, hidden), engine.topk(tensor(hidden), 5))
 

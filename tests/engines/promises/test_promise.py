@@ -193,7 +193,8 @@ def test_planted_faults_are_counted(fault: str) -> None:
         ids[:, -1] = ids[:, 0] if fault == "twice" else engine.topk(some, 6).ids[:, -1]
         return replace(top, ids=ids)
 
-    strict, loose = (check(Changed(engine, delta, wrong, 10), hidden, 5, 1, None) for delta in (0.0, 0.2))
+    changed = [Changed(engine, delta, wrong, 10) for delta in (0.0, 0.2)]
+    strict, loose = (check(one, one.topk, hidden, 5, 1, None) for one in changed)
     counted = strict.log_probs if fault in {"normaliser", "no number"} else strict.ids
     assert counted is not None and counted.failures == 15 and not strict.holds and loose.holds
     assert "does not hold" in str(strict)
@@ -243,7 +244,7 @@ def test_what_is_far_off_fails_however_coarse_float64_is(scale: float) -> None:
     engine = hl.compile(layer, "full")
     for off, failed in ((0.02, scale < 1e10), (0.005, False), (1e-9 * scale + 1, True)):
         shifted = Changed(engine, 0.0, lambda top, _, off=off: replace(top, log_probs=top.log_probs + off))  # type: ignore[misc]
-        found = check(shifted, scale * hidden, 5, 1, None).log_probs
+        found = check(shifted, shifted.topk, scale * hidden, 5, 1, None).log_probs
         assert found is not None and found.failures == (150 if failed else 0), (off, found)
         assert not failed or "does not hold" in str(found)
 

@@ -1,6 +1,4 @@
-"""From a layer to an engine on a device: ``full``, a scan of all rows, which is also ``auto``; or ``codes``, a scan of int8
-codes, then rows.
-"""
+"""From a layer to an engine on a device: ``full``, a scan of all rows, which is also ``auto``."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from headlong.layers.matrix import Layer
 from headlong.layers.structured import StructuredLayer
 from headlong.promise import Promise
 
-METHODS = ("full", "codes")
+METHODS = ("full",)
 """The methods that there are on a device, without options."""
 
 
@@ -24,7 +22,7 @@ def on_device(
     if not isinstance(layer, Layer):
         raise OptionError(
             f"device is {device!r}; {named(layer)} is read on the CPU (move its weights there and leave device out): "
-            f"on a device there are {', '.join(METHODS)}, each for a headlong.Layer"
+            f"on a device there is {', '.join(METHODS)}, for a headlong.Layer"
         )
     name, reason = method, "asked for"
     if method == "auto":
@@ -33,5 +31,4 @@ def on_device(
         raise OptionError(f"method is {method!r}; on a device choose from auto, {', '.join(METHODS)}")
     for option in options:
         raise OptionError(f"{name} on a device has no option {option!r}; it has none")
-    matrix = DeviceMatrix(layer, device, with_codes=name == "codes")
-    return DeviceEngine(matrix, name, Promise(eps, 0.0), place=device, seed=seed, reason=reason)
+    return DeviceEngine(DeviceMatrix(layer, device), name, Promise(eps, 0.0), place=device, seed=seed, reason=reason)

@@ -4,7 +4,7 @@
 
     hl.compile(layer, device="cuda").topk(hidden, k)      -> TopK of CUDA tensors
 
-    a scan of rows or codes:  upper ends of all classes, and of each tile the largest lower end
+    a scan of rows:              upper ends of all classes, and of each tile the largest lower end
     k lower ends reach a bar:    the classes that reach it, exactly, in order: the answer
     they are more than there is room for, or the normaliser is not within eps:  that query again, over rows; at last in float64
 
@@ -27,15 +27,15 @@ from headlong.answers import Answer, Cost, LogProb, Lse, Sample, Shown, TopK, Vi
 from headlong.dtypes import Doubles
 from headlong.engines.arguments import checked_eps, checked_k, told, untold
 from headlong.engines.contract import Verbs
-from headlong.engines.device.calls import Call, answered, call_of, ids_of
+from headlong.engines.device.calls import answered, call_of, ids_of
 from headlong.engines.device.matrix import AT_ONCE, DeviceMatrix, Found, Read
-from headlong.engines.device.memory import Tensor
+from headlong.engines.device.memory import Call, Tensor
 from headlong.layers.matrix import Layer
 from headlong.promise import Promise
 from headlong.question import Filters, Question
 
-BEYOND, BEYOND_CODES = 256, 1024
-"""Candidates that there is room for beyond the k best: of rows, whose radius is rounding, and of codes."""
+BEYOND = 256
+"""Candidates that there is room for beyond the k best: a row's radius is rounding."""
 SPREAD = 4
 """So many tiles for each of the k best, and the k-th largest lower end of tiles is near that of classes."""
 NUCLEUS = 1024
@@ -116,28 +116,25 @@ class DeviceEngine(Verbs):
         else:
             found = self.lse(hidden, eps=question.eps, **limits)
         named = {name: value for name, value in named_fields(found).items() if value is not None}
-        rows, read, full, path = named.pop("cost")
-        return Answer(**named, rows=rows, bytes=read, full=full, path=path)
+        cost = named.pop("cost")
+        return Answer(**named).at(cost)
 
     def _winners(self, call: Call, wish: Filters) -> Found:
         """The classes of the largest ``f(z) / T + gumbel``, of all or of those in a nucleus: ``[batch, 1]``."""
         if wish.top_p >= 1:
             return self._best(call, 1, math.inf, sample=True)
         matrix, k = self.matrix, math.ceil(math.log(MISSED) / math.log(1 - wish.top_p))
-        read = matrix.scan(call, sample=True)  # a nucleus is a share of the normaliser, which rows give more finely than codes
+        read = matrix.scan(call, sample=True)
         found = self._resolved(read, call, min(k, read.ends.shape[2]), math.inf, sample=True)
         best = matrix.picked(call, read, found)
         if self._capturing() or best.open.any():
             best = self._settled(call, wish, matrix.picked(call, read, found, best))
         return best
 
-    def _best(self, call: Call, k: int, eps: float, *, sample: bool = False, codes: bool = True) -> Found:
+    def _best(self, call: Call, k: int, eps: float, *, sample: bool = False) -> Found:
         """The k best by their keys and (but for a ``sample``) the normaliser, each row as far down as it needs."""
-        few = codes and self.matrix.codes is not None and (sample or eps == math.inf)  # they settle no normaliser
-        found = self._resolved(self.matrix.scan(call, codes=few, sample=sample, mass=not sample), call, k, eps, sample)
-        if not few:
-            return self._again(call, found, lambda part: self._whole(part, k, sample))
-        return self._again(call, found, lambda part: self._best(part, k, eps, sample=sample, codes=False))
+        found = self._resolved(self.matrix.scan(call, sample=sample, mass=not sample), call, k, eps, sample)
+        return self._again(call, found, lambda part: self._whole(part, k, sample))
 
     def _again(self, call: Call, found: Found, answer: Callable[[Call], Found]) -> Found:
         """``answer`` in the place of the rows that are open; what these cost before stays counted."""
@@ -153,7 +150,7 @@ class DeviceEngine(Verbs):
     def _resolved(self, read: Read, call: Call, k: int, eps: float, sample: bool) -> Found:
         """The exact rows of what a scan leaves."""
         matrix, torch, vocab = self.matrix, self.matrix.torch, self.layer.vocab
-        room = min(vocab, max(2 * k, k + (BEYOND if read.every else BEYOND_CODES))) if k else 0
+        room = min(vocab, max(2 * k, k + BEYOND)) if k else 0
         if sample or k <= max(1, read.ends.shape[2] // SPREAD):
             return matrix.best(read, call, k, room, eps, sample)
         found = matrix.best(read, call, 0, 0, eps, sample)
@@ -163,9 +160,9 @@ class DeviceEngine(Verbs):
         reached = (ids >= 0) & ~(top < (worst - 2 * matrix.rounding(call))[:, None])  # in float64
         ids, scored = ids.masked_fill(~reached, -1), reached.sum(dim=1)
         sure = ~call.bad if room == vocab else ~call.bad & ~reached[:, -1]
-        rows, cost = found.rows if read.every else scored, found.read + scored * matrix.rows.bytes
+        cost = found.read + scored * matrix.rows.bytes
         best, still = self._ordered(ids, *matrix.exact(call, ids), k), found.open | ~sure & ~call.bad
-        return Found(*best, found.lse, found.error, rows, cost, sure, still, found.whole)
+        return Found(*best, found.lse, found.error, found.rows, cost, sure, still, found.whole)
 
     def _whole(self, call: Call, k: int, sample: bool = False) -> Found:
         """All classes of each row in float64."""

@@ -4,7 +4,7 @@
 
     a call       prepare,  scan -> merge -> exact -> order  (-> weigh -> pick, in a nucleus),  said
 
-They are given the records ``rows``, ``read``, ``found`` of ``matrix.py`` and ``call`` of ``calls.py``: shapes and types are
+They are given the records ``rows``, ``read``, ``found`` of ``matrix.py`` and ``call`` of ``memory.py``: shapes and types are
 there. What is not there is None, for which a kernel is compiled by itself.
 """
 
@@ -155,15 +155,13 @@ def scan(rows, call, read, batch, WIDEN: tl.constexpr, CLASSES: tl.constexpr, CO
             v = tl.load(call.narrow + at, mask=known[None, :] & (d < dim)[:, None], other=0.0)
             if WIDEN:
                 part = tl.dot(w.to(tl.float32), v.to(tl.float32), input_precision="tf32x3")
-            else:  # 16 bits hold x, and int8 codes exactly
+            else:  # 16 bits hold x
                 part = tl.dot(w.to(v.dtype), v)
             z += part * one
         else:
             z += w.to(tl.float32) * tl.load(call.narrow + d, mask=d < dim, other=0.0).to(tl.float32)[None, :]
     if QUERIES == 1:
         z = tl.sum(z, 1)[:, None]
-    if rows.scale is not None:
-        z *= tl.load(rows.scale + i, mask=i < vocab, other=0.0)[:, None]
     length = tl.load(call.length + b, mask=known, other=0.0)
     reach = tl.load(rows.slack + i, mask=i < vocab, other=0.0)[:, None] * length[None, :]
     if rows.bias is not None:
@@ -283,11 +281,11 @@ def merge(rows, call, read, found, ids, met, k, room, eps,
         count += tl.sum(yes, 0)
     there = tl.minimum(count, room)
     tl.store(met + b, there)
-    tl.store(found.rows + b, tl.where(read.every != 0, tl.cast(rows.vocab, tl.int64), there.to(tl.int64)))
+    tl.store(found.rows + b, tl.cast(rows.vocab, tl.int64))
     tl.store(found.read + b, there.to(tl.float64) * rows.bytes + read.bytes)
     tl.store(found.sure + b, (count <= room) & ~wrong)
     tl.store(found.open + b, ((count > room) | (error > eps)) & ~wrong)
-    tl.store(found.whole + b, read.every)
+    tl.store(found.whole + b, 1)
 
 
 @triton.jit

@@ -1,16 +1,10 @@
-"""A layer on a device, and what is read there: a scan of its rows or its codes, exact rows, the link and the noise.
+"""A layer on a device, and what is read there: a scan of its rows, exact rows, the link and the noise.
 
     matrix.scan(call)  ->  upper ends of all classes [batch, vocab], sums of exponentials      matrix.best(...)  ->  the k best
     matrix.exact(call, ids)  ->  float64 logits [batch, m], keys
 
-Every shape follows from those of the arguments, and nothing waits for the host. A row's int8 codes depend on that row alone::
-
-    s_i = max_j |w_ij| / 127 (float32)      c_i = round(w_i / s_i)      e_i = ‖w_i - s_i c_i‖, rounded up
-
-    |<w_i, x> - s_i <c_i, x>|  =  |<w_i - s_i c_i, x>|  <=  e_i ‖x‖                          (Cauchy-Schwarz)
-
-The query is not coded. What is added for the arithmetic of ``s_i <c_i, x>`` in float32 is that of any row, of length
-``‖s_i c_i‖ <= ‖w_i‖ + e_i``: see :func:`unit`.
+Every shape follows from those of the arguments, and nothing waits for the host. How far a scan's float32 may be off: see
+:func:`unit`.
 """
 
 from __future__ import annotations
@@ -22,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headlong.dtypes import UNIT
-from headlong.engines.device.memory import INTERPRETER, Tensor, place_of, rounded_up, tensor_of
+from headlong.engines.device.memory import INTERPRETER, Call, Tensor, place_of, rounded_up, tensor_of
 from headlong.errors import NonFiniteError
 from headlong.layers.matrix import Layer
 from headlong.links import ROUNDING as LINK_ROUNDING
@@ -47,39 +41,23 @@ INTERPRETED = Tiles(classes=256, rows=256)
 
 
 def unit(dim: int, columns: int, product: bool, widened: bool = False) -> float:
-    """How far float32 can carry ``s <w, x> + b``, for each ``s ‖w‖ ‖x‖ + |b|`` of it.
+    """How far float32 can carry ``<w, x> + b``, for each ``‖w‖ ‖x‖ + |b|`` of it.
 
     The terms of one block of columns are added up in any order, four times as far off where a matrix unit truncates them;
-    then block by block (for one query the other way round); then x in float32, the scale, the bias. Where float32 is multiplied
+    then block by block (for one query the other way round); then x in float32 and the bias. Where float32 is multiplied
     as halves of 11 bits (``widened``), the product of two lower halves and what is cut off them is left out: 3 times 2^-20.
     """
     cut = 3 * 2.0**-20 if widened else 0.0
     return 1.01 * (columns * (2.0**-22 if product else 2.0**-24) + cut + (-(-dim // columns) + 12) * 2.0**-24)
 
 
-def coded(torch: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-    """``codes [vocab, dim]`` int8, ``scale, error [vocab]`` float32: rows are within ``error`` of ``scale * codes``. A row of
-    zeros, or one too small for a scale, is all error."""
-    parts = []
-    for rows in weight.split(max(1, AT_ONCE // weight.shape[1])):
-        wide = rows.double()
-        scale = (wide.abs().amax(dim=1) / 127).float()
-        step = scale.double()[:, None]
-        whole = torch.where(step > 0, wide / step, 0.0).clamp(-127, 127).round()
-        # float64's own rounding: of each product, relative to the row
-        error = torch.linalg.vector_norm(wide - step * whole, dim=1) + 1e-14 * torch.linalg.vector_norm(wide, dim=1)
-        parts.append((whole.to(torch.int8), scale, rounded_up(error)))
-    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
-
-
 class Rows(NamedTuple):
-    """What kernels see of a matrix: ``weight [vocab, dim]``, ``scale, bias, slack [vocab]`` float32; ``facts`` float64: the
+    """What kernels see of a matrix: ``weight [vocab, dim]``, ``bias, slack [vocab]`` float32; ``facts`` float64: the
     unit of rounding, the link's steepest slope, 1, the link's rounding, what float32 exponentials and the link's table may add
     to an error; ``bytes`` of a row; and one link, float64: ``affine`` (scale, shift), ``softcap`` (cap, 0) or ``table`` (start,
     step, left, right, cells, values...)."""
 
     weight: Tensor
-    scale: Tensor | None
     bias: Tensor | None
     slack: Tensor
     facts: Tensor
@@ -95,15 +73,13 @@ class Read(NamedTuple):
     """What a scan leaves: ``high [batch, vocab]`` float32, upper ends of ``z``, or for a sample of ``f(z) / T + gumbel``;
     ``ends [2, batch, tiles]``: of each tile the largest upper end, the largest lower end; ``masses [3, batch, tiles]``, where
     asked for: a shift, the sum over it of ``exp(f(z) / T)`` by estimates, and how far ``f(z) / T`` can be off; ``exponents
-    [batch, vocab]``, where asked for: ``f(z) / T``. (The last two but for an affine map's shift.) ``bytes`` a query; whether
-    it was of ``every`` stored row, 0 or 1."""
+    [batch, vocab]``, where asked for: ``f(z) / T``. (The last two but for an affine map's shift.) ``bytes`` a query."""
 
     high: Tensor
     ends: Tensor
     masses: Tensor | None
     exponents: Tensor | None
     bytes: float
-    every: int
 
 
 class Found(NamedTuple):
@@ -124,9 +100,9 @@ class Found(NamedTuple):
 
 
 class DeviceMatrix:
-    """The layer's rows where they are, or copied to the device; ``with_codes``: and their int8 codes."""
+    """The layer's rows where they are, or copied to the device."""
 
-    def __init__(self, layer: Layer, device: str, *, with_codes: bool = False) -> None:
+    def __init__(self, layer: Layer, device: str) -> None:
         self.torch, self.device = place_of(device)
         self.kernels = importlib.import_module("headlong.engines.device.kernels")
         self.tiles = INTERPRETED if device == INTERPRETER else Tiles()
@@ -144,23 +120,20 @@ class DeviceMatrix:
             row = int((~lengths.isfinite()).nonzero()[0, 0])
             raise NonFiniteError(f"weight row {row} holds NaN or infinity, or is too long for float32; repair or rescale it")
         self.longest, self.largest = float(lengths.max()), 0.0 if self.bias is None else float(self.bias.abs().max())
-        self.stored = self._forms(self.weight, lengths)
-        self.rows, _ = self.stored[False, False]
-        codes, *about = coded(self.torch, self.weight) if with_codes else (None,)
-        self.codes: Any = self._forms(codes, lengths, *about) if with_codes else None
+        self.stored = self._forms(lengths)
+        self.rows = self.stored[False, False]
 
-    def _forms(self, weight: Tensor, lengths: Tensor, scale: Any = None, error: Any = None) -> dict[Any, tuple[Rows, int]]:
-        """What is scanned, so many columns at a time: by whether matrices are multiplied, and whether in float32."""
-        found, link, size = {}, self.layer.link, self.dim * weight.element_size() + (0 if scale is None else 8)
-        narrow, bent = self.tiles.columns, float(self.link["softcap"][0]) * 2.0**-20 if "softcap" in self.link else 0.0
+    def _forms(self, lengths: Tensor) -> dict[tuple[bool, bool], Rows]:
+        """What is scanned: by whether matrices are multiplied, and whether in float32."""
+        found, link, size = {}, self.layer.link, self.dim * self.weight.element_size()
+        bent = float(self.link["softcap"][0]) * 2.0**-20 if "softcap" in self.link else 0.0
         for product, widened in ((False, False), (True, False), (True, True)):
-            columns = 2 * narrow if scale is not None and not product and self.dim % (2 * narrow) == 0 else narrow
-            off = unit(self.dim, columns, product, widened)
-            wide = lengths.double() * off + (0.0 if error is None else error.double() * (1 + off))
-            slack = rounded_up(wide + math.sqrt(self.dim) * 2.0**-124)  # numbers below the smallest may count as zeros
+            off = unit(self.dim, self.tiles.columns, product, widened)
+            # Numbers below the smallest may count as zeros.
+            slack = rounded_up(lengths.double() * off + math.sqrt(self.dim) * 2.0**-124)
             facts = np.array([off, link.steepest * (1 + 2.0**-20), 1.0, bent, 2 * EXP32 + 2 * lowering_error(link)])
-            rows = Rows(weight, scale, self.bias, slack, self.tensor(facts), self.vocab, self.dim, size, **self.link)
-            found[product, widened] = rows, columns
+            known = self.weight, self.bias, slack, self.tensor(facts), self.vocab, self.dim, size
+            found[product, widened] = Rows(*known, **self.link)
         return found
 
     def tensor(self, array: Any) -> Tensor:
@@ -181,28 +154,30 @@ class DeviceMatrix:
         if all(grid):
             getattr(self.kernels, kernel)[grid](*given, **fixed)
 
-    def scan(self, call: Any, *, codes: bool = False, sample: bool = False, mass: bool = True) -> Read:
-        """All classes by their rows or their ``codes``; for a ``sample`` with noise."""
+    def scan(self, call: Call, *, sample: bool = False, mass: bool = True) -> Read:
+        """All classes by their rows; for a ``sample`` with noise."""
         torch, batch, classes, kind = self.torch, len(call.x), self.tiles.classes, call.narrow.dtype
         # The interpreter takes bfloat16 for bits.
         native = (torch.float16,) if self.tiles is INTERPRETED else (torch.float16, torch.bfloat16)
-        # Products need float32, but where x has 16 bits and so have the rows, or codes, which both types hold.
-        widened = kind not in native or not (codes or self.weight.dtype == kind)
+        # Products need float32, but where x has 16 bits and so have the rows.
+        widened = kind not in native or self.weight.dtype != kind
         # Queries that a program reads for, and blocks of columns on their way at once: as it was fastest on an H200.
         queries = 1 if batch <= 1 else 16 if batch <= 16 else 64 if widened and not sample else 32
         product, stages = queries > 1, 4 if queries > 1 and not (widened or sample) else 3
-        (rows, columns), tiles = (self.codes if codes else self.stored)[product, product and widened], -(-self.vocab // classes)
+        rows, tiles = self.stored[product, product and widened], -(-self.vocab // classes)
         high, ends = self.new(batch, self.vocab, kind="float32"), self.new(2, batch, tiles, kind="float32")
         masses = self.new(3, batch, tiles, kind="float32") if mass else None
         exponents, each = torch.empty_like(high) if sample and mass else None, min(max(1, batch), queries)
-        read = Read(high, ends, masses, exponents, self.vocab * rows.bytes / each, int(not codes))
+        read = Read(high, ends, masses, exponents, self.vocab * rows.bytes / each)
         self.launch(
             "scan", (-(-batch // queries), tiles), rows, call if sample else call._replace(numbers=None), read, batch,
-            WIDEN=widened, CLASSES=classes, COLUMNS=columns, QUERIES=queries, STAGES=stages,
+            WIDEN=widened, CLASSES=classes, COLUMNS=self.tiles.columns, QUERIES=queries, STAGES=stages,
         )  # fmt: skip
         return read
 
-    def exact(self, call: Any, ids: Any = None, *, given: Any = None, sample: bool = False, met: Any = None) -> tuple[Any, Any]:
+    def exact(
+        self, call: Call, ids: Tensor = None, *, given: Tensor = None, sample: bool = False, met: Tensor = None
+    ) -> tuple[Tensor, Tensor]:
         """Logits ``[batch, m]`` in float64 of ``ids [batch, m]`` (None: of all classes), -inf for -1 and for what the mask
         takes out; ``met [batch]``: so many count. Or those ``given``. And keys: for a ``sample`` ``f(z) / T + gumbel``, else
         ``f(z) / T`` of what is given, or the logits."""
@@ -216,7 +191,7 @@ class DeviceMatrix:
         )  # fmt: skip
         return logits, logits if keys is None else keys
 
-    def best(self, read: Read, call: Any, k: int, room: int, eps: float, sample: bool) -> Found:
+    def best(self, read: Read, call: Call, k: int, room: int, eps: float, sample: bool) -> Found:
         """The k best of a scan with ``room`` for candidates; open where that was too little, or the error is above ``eps``."""
         batch, found = len(call.x), self.found(len(call.x), k)
         ids, met = self.new(batch, room, kind="int64"), self.new(batch, kind="int32")
@@ -228,7 +203,7 @@ class DeviceMatrix:
         self.launch("order", (batch, -(-room // 64)), ids, logits, keys, met, found, room, k, BLOCK=64)
         return found
 
-    def picked(self, call: Any, read: Read, tried: Found, told: Found | None = None) -> Found:
+    def picked(self, call: Call, read: Read, tried: Found, told: Found | None = None) -> Found:
         """The first of the classes ``tried`` that is in the nucleus, ``[batch, 1]``, where that is ``sure``. By the ends of a
         scan; given what these ``told``, those that are open in float64."""
         (batch, k), tiles, exact = tried.ids.shape, self.tiles, told is not None
@@ -244,7 +219,7 @@ class DeviceMatrix:
         self.launch("pick", (batch,), self.rows, call, tried, told, sums, blocks, k, EXACT=exact, TRIED=many, BLOCK=32)
         return told
 
-    def said(self, call: Any, found: Found, *, single: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def said(self, call: Call, found: Found, *, single: bool) -> tuple[Tensor, Tensor, Tensor]:
         """``log_probs [batch, m], lse, error [batch]``, in float32 with its rounding in the error if ``single``; NaN and
         infinity for rows that are no numbers."""
         (batch, count), kind = found.logits.shape, "float32" if single else "float64"
@@ -252,11 +227,11 @@ class DeviceMatrix:
         self.launch("said", (batch,), self.rows, call, found, log_probs, *both, count, BLOCK=128)
         return log_probs, both[0], both[1]
 
-    def rounding(self, call: Any) -> Tensor:
+    def rounding(self, call: Call) -> Tensor:
         """How far the float64 logit of any class can be from the real number, ``[batch]``."""
         return (self.dim + 4) * UNIT * (self.longest * call.length.double() + self.largest)
 
-    def exact_error(self, call: Any, lse: Tensor) -> Tensor:
+    def exact_error(self, call: Call, lse: Tensor) -> Tensor:
         """What float64 can have added to a normaliser of exact rows."""
         link = self.layer.link
         size = link.steepest * (self.longest * call.length.double() + self.largest) + 2 * link.offset

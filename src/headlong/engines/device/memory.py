@@ -7,7 +7,8 @@ kernels, one NumPy operation at a time, on the CPU's memory. It is for tests and
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,41 @@ from headlong.errors import MissingPackageError, OptionError
 
 INTERPRETER = "interpreter"
 Tensor = Any
+
+
+class Call(NamedTuple):
+    """``x [batch, dim]`` as it came and ``narrow`` in the type that scans read; ``length [batch]`` float32, not below ``‖x‖``;
+    ``bad [batch]``: a row with NaN or infinity; ``mask [1 or batch, vocab]`` or None, its rows ``stride`` apart; ``heat [2]``
+    float64, the temperature and ``top_p``; ``numbers [batch, 5]`` int64, what noise depends on, where there is any: row, draw,
+    the two halves of the seed, the first class; ``fours`` is not None where that one starts a block of words."""
+
+    x: Tensor
+    narrow: Tensor
+    length: Tensor
+    bad: Tensor
+    mask: Tensor | None
+    stride: int
+    heat: Tensor
+    numbers: Tensor | None
+    fours: int | None = 1
+
+    def of(self, rows: Tensor) -> Call:
+        """Some of its rows."""
+        return self._each(lambda part: part[rows])
+
+    def drawn(self, n: int) -> Call:
+        """Every row n times, with draws 0 to n - 1."""
+        if n == 1 or self.numbers is None:
+            return self
+        call = self._each(lambda part: part.repeat_interleave(n, dim=0))
+        call.numbers.view(len(self.x), n, 5)[:, :, 1] = self.numbers.new_ones(n).cumsum(dim=0) - 1  # type: ignore[union-attr]
+        return call
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Call:
+        x, narrow, length, bad = (change(part) for part in self[:4])
+        mask = change(self.mask) if self.stride else self.mask
+        numbers = None if self.numbers is None else change(self.numbers)
+        return self._replace(x=x, narrow=narrow, length=length, bad=bad, mask=mask, numbers=numbers)
 
 
 def place_of(name: Any) -> tuple[Any, Any]:

@@ -38,7 +38,7 @@ from headlong.arrays import Array
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.base import rows_of
 from headlong.engines.few_allowed_classes import ListedClasses, lse_of, sample_of
-from headlong.engines.method import PLAIN, EngineParts, Method, register
+from headlong.engines.method import PLAIN, EngineParts, Making, Method, register
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.native import FoundByCoordinates
@@ -160,7 +160,8 @@ class Adaptive(Method):
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
         return Promise(math.inf, 1.0)
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
+    def plan(self, making: Making) -> Plan:
+        layer, calibration = making.layer, making.calibration
         if layer.link.lowered()[0] != "affine":
             raise OptionError(f"method='adaptive' knows temperatures only; the link is {layer.link}: use method='full'")
         if not all(np.abs(rows).max() < 1e18 for _, rows in pieces(layer)):

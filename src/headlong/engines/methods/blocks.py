@@ -24,9 +24,9 @@ from headlong.encode.blocks.boxes import blocks_of
 from headlong.encode.whitening import Basis, Directions, whiten
 from headlong.engines.base import MOST_DELTA, reader_of, rows_of
 from headlong.engines.contest import SOONER, decides, some_of, timed
+from headlong.engines.method import Making
 from headlong.layers.matrix import Layer
 from headlong.plan import MOST_SCORED, SHORT, Blocks, Plan
-from headlong.promise import Promise
 from headlong.question import About, Filters, Question
 
 MOST_DIM = 8192
@@ -48,17 +48,10 @@ K = 16
 EVERY = 2**31 - 1
 
 
-def with_blocks(
-    plan: Plan,
-    layer: Layer,
-    directions: Directions,
-    calibration: Doubles | None,
-    threads: int,
-    wanted: Promise,
-    asked: bool | None,
-) -> Plan:
-    """The plan with blocks, where that was ``asked`` for, or where they are sooner on ``calibration``, whose ``directions``
-    these are, or on rows of a large layer; searches are native alone."""
+def with_blocks(plan: Plan, making: Making, directions: Directions, asked: bool | None) -> Plan:
+    """The plan with blocks, where that was ``asked`` for, or where they are sooner on the calibration vectors, whose
+    ``directions`` these are, or on rows of a large layer; searches are native alone."""
+    layer, calibration, threads, wanted = making
     if asked is False or native.isa() == native.REFERENCE:
         return plan
     if not asked:
@@ -73,7 +66,7 @@ def with_blocks(
         return plan._replace(blocks=blocks)
     if calibration is None and not promising(layer, plan, basis, vectors, threads):
         return plan
-    return limited(plan, layer, blocks_of(layer, basis, threads), vectors, threads, wanted)
+    return limited(plan, blocks_of(layer, basis, threads), making, vectors)
 
 
 def promising(layer: Layer, plan: Plan, basis: Basis, vectors: Array, threads: int) -> bool:
@@ -88,11 +81,11 @@ def promising(layer: Layer, plan: Plan, basis: Basis, vectors: Array, threads: i
     return all(one.done.all() for one in found) and bool(read / some.vocab <= scanned / layer.vocab)
 
 
-def limited(plan: Plan, layer: Layer, blocks: Blocks, vectors: Doubles, threads: int, wanted: Promise) -> Plan:
+def limited(plan: Plan, blocks: Blocks, making: Making, vectors: Doubles) -> Plan:
     """``plan`` with ``blocks`` before it for as many classes, and for such batches, as they answer sooner; without where they
     do not. They are on trial from the bytes on for which a search takes as long as what is behind them."""
-    some = some_of(vectors)
-    about = About(delta=min(wanted.delta, MOST_DELTA), threads=threads, link=layer.link)
+    some, layer = some_of(vectors), making.layer
+    about = About(delta=min(making.wanted.delta, MOST_DELTA), threads=making.threads, link=layer.link)
     alone, first = (_reader(layer, plan._replace(blocks=one), about) for one in (None, _always(blocks, layer)))
 
     def best(reader: native.Reader, k: int) -> Callable[[Doubles], Answer]:

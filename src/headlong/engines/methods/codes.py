@@ -22,10 +22,9 @@ from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
 from headlong.engines.contest import decides, fastest, some_of
 from headlong.engines.full import Full
-from headlong.engines.method import Method, register
+from headlong.engines.method import Making, Method, register
 from headlong.engines.methods.blocks import limited, with_blocks
 from headlong.errors import InputError, OptionError
-from headlong.layers.matrix import Layer
 from headlong.number_checks import flag, real, whole, wholes
 from headlong.plan import CODE_BITS, Codes, Plan, Segment
 from headlong.promise import Promise
@@ -58,7 +57,8 @@ class Coded(Method):
         if self.segments is not None:
             self._listed()
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
+    def plan(self, making: Making) -> Plan:
+        layer, calibration, _, wanted = making
         basis = basis_for(layer, calibration)
         if self.segments is not None:
             segments = self._named(layer.dim)
@@ -69,7 +69,7 @@ class Coded(Method):
         else:
             segments = plausible(layer, energy(layer, basis, calibration), wanted)[0]
         plan = Plan(codes=codes_of(layer, basis, segments, self.rotation))
-        return with_blocks(plan, layer, basis, calibration, threads, wanted, self.blocks)
+        return with_blocks(plan, making, basis, self.blocks)
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
         """Reading all rows proves everything."""
@@ -112,7 +112,7 @@ def by_the_clock(engine: Engine, calibration: Doubles, wanted: Promise, seed: in
     contest, chosen = fastest(contestants(), some_of(calibration))
     plan = engine.plan._replace(codes=chosen.plan.codes)
     if blocks is not None and plan.codes is not own:
-        plan = limited(plan, layer, blocks, calibration, native.threads(engine.threads), wanted)
+        plan = limited(plan, blocks, Making(layer, calibration, native.threads(engine.threads), wanted), calibration)
     method = Full() if plan == Plan() else engine.method
     told = f"{engine.reason}; {contest}" + ("; these without blocks" if plan.blocks is not None else "")
     return engine.with_plan(plan, wanted, told, method)

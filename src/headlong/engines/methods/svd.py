@@ -23,7 +23,7 @@ import numpy as np
 
 from headlong.arrays import Array
 from headlong.dtypes import Doubles
-from headlong.engines.method import Method, register
+from headlong.engines.method import Making, Method, register
 from headlong.errors import NonFiniteError, OptionError
 from headlong.layers.matrix import Layer
 from headlong.number_checks import whole
@@ -52,10 +52,11 @@ class Svd(Method):
             if getattr(self, name) is not None:
                 whole(getattr(self, name), name, 1, 2**31)
 
-    def plan(self, layer: Layer, calibration: Doubles | None, threads: int, wanted: Promise) -> Plan:
+    def plan(self, making: Making) -> Plan:
+        layer = making.layer
         width = -(-layer.dim // 8) if self.width is None else whole(self.width, "width", 1, layer.dim)
         rows = -(-layer.vocab // 16) if self.rows is None else whole(self.rows, "rows", 1, layer.vocab)
-        return svd_plan(layer, width, rows, calibration)
+        return svd_plan(layer, width, rows, making.calibration)
 
     def promise(self, wanted: Promise, plan: Plan) -> Promise:
         return Promise(math.inf, 1.0)

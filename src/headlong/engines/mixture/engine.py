@@ -7,35 +7,34 @@
     x before x'   for every L in the box iff  sum_k d_k exp(-r_k sign d_k) > 0,   d_k = pi_k (e^f(z_kx) - e^f(z_kx')) e^-L_k
 
 Unlike one softmax, a mixture's *ranking* depends on its normalisers: ids are proved with proved intervals of them. Where the
-box is too wide for a pair, the normalisers that matter to it are narrowed as far as it takes; where an unseen class may still
-win, each component's own ranking is lengthened. Both end in exact sums, so every query is answered; ``cost.dense`` says where
-the whole matrix was read. A pooled layer (MoC) is one softmax.
+box is too wide for a pair, exact normalisers are asked for; where an unseen class may still win, each component's own ranking
+is lengthened. So every query is answered. A pooled layer (MoC) is one softmax.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Answer
+from headlong.answers import Answer, Cost, summed
+from headlong.arrays import pieces
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.few_allowed_classes import largest_keys
 from headlong.engines.method import PLAIN, Running
 from headlong.engines.mixture.parts import MixtureParts, QueryCost
 from headlong.engines.mixture.ranking import Doubts, Normalisers, Ranking, added, doubts, ranked
-from headlong.engines.structured.answers import Scored, Spent, answer_of
-from headlong.engines.structured.base import StructuredEngine, register_engine
+from headlong.engines.structured.base import Scored, StructuredEngine, register_engine
 from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.number_checks import whole
 from headlong.promise import Promise
 from headlong.question import Filters, Question
 
-NARROWER = (0.05, 0.01, 1e-3, 1e-9)
-"""Half-widths of the normalisers that are asked for, one after the other; the last is an exact sum."""
-PIECE = 1 << 16
+WIDE, EXACT = 0.05, 1e-9
+"""Half-widths of the normalisers that are asked for with the components' own best, and where these leave a doubt."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +53,13 @@ class MixtureEngine(StructuredEngine):
 
     kind: ClassVar[str] = "mixture"
     Options: ClassVar[type[Any]] = MixtureOptions
-    exact_at: ClassVar[float] = NARROWER[-1]
+    exact_at: ClassVar[float] = EXACT
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, running: Running = PLAIN) -> None:
         super().__init__(layer, options, promise, running)
         assert isinstance(layer, MixtureLayer)
         self.mixture = layer
         self.parts = MixtureParts(layer, running)
-        self.promise = Promise(promise.eps, 0.0)
         self.part = self.parts.part
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
@@ -69,33 +67,25 @@ class MixtureEngine(StructuredEngine):
         logits, ids, error, tallies = zip(*answers, strict=True) if answers else ((), (), (), ())
         shape, none = (len(hidden), k), np.zeros(len(hidden))
         found, classes = np.array(logits, np.float64).reshape(shape), np.array(ids, np.int64).reshape(shape)
-        ranked = {"ids": classes, "logits": found, "log_probs": found, "proved": np.ones(len(hidden), bool)}
-        return answer_of(_spent(tallies), **ranked, lse=none, error=np.array(error, np.float64))
+        whole = Answer(classes, found, found, none, np.array(error, np.float64), proved=np.ones(len(hidden), bool))
+        return whole.at(self._spent(tallies))
 
     def _best_of(self, row: Doubles, k: int, eps: float) -> tuple[Doubles, Ids, float, QueryCost]:
         contexts, prior = self.parts.contexts(row)
-        tally, step, count = QueryCost(), 0, self._listed(k)
-        ids, cut, box = self.parts.rankings(contexts, count, np.inf, tally)
-        z = self.parts.logits(contexts, ids, tally)
+        tally, count, aim = QueryCost(), self._listed(k), self._narrow(row, eps)
+        ids, cut, box = self.parts.rankings(contexts, count, aim if len(prior) == 1 else min(aim, WIDE), tally)
+        z, exact = self.parts.logits(contexts, ids, tally), False
         while True:
             ranking, left = self._judged(z, prior, box, cut, ids, k)
-            if left.unseen and (left.hopeless or step == len(NARROWER)) and count < self.layer.vocab:
+            if left.unseen and (left.hopeless or exact) and count < self.layer.vocab:
                 count = min(self.layer.vocab, 4 * count)
                 ids, cut, _ = self.parts.rankings(contexts, count, np.inf, tally)
                 z = self.parts.logits(contexts, ids, tally)
-            elif (left.pairs or left.unseen) and step < len(NARROWER):
-                step = _step(left.need, step)
-                idle = left.idle if step < len(NARROWER) - 1 else np.zeros(len(prior), bool)
-                box = self.parts.narrower(contexts, box, NARROWER[step], tally, idle)
-                step += 1
+            elif (left.pairs or left.unseen) and not exact:
+                box, exact = self.parts.normalisers(contexts, min(aim, EXACT), tally), True
             else:
-                break
-        chosen, aim = ranking.order[:k], self._narrow(row, eps)
-        values = box
-        if aim < float(box.radius.max()):
-            values = self.parts.narrower(contexts, box, aim, tally)
-        found = ranking.total[:k] if values is box else added(self.parts.exponents(z[:, chosen], prior, values))
-        return found, ids[chosen], float(values.radius.max()) + self.parts.rounding(row, found), tally
+                found = ranking.total[:k]
+                return found, ids[ranking.order[:k]], float(box.radius.max()) + self.parts.rounding(row, found), tally
 
     def _listed(self, k: int) -> int:
         """How long each component's own ranking is at first."""
@@ -117,38 +107,31 @@ class MixtureEngine(StructuredEngine):
         logits, error, tallies = np.empty(ids.shape), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
             tally, (contexts, prior) = QueryCost(), self.parts.contexts(row)
-            nothing = Normalisers(np.zeros(len(prior)), np.full(len(prior), np.inf))
-            wanted = self._narrow(row, eps)
-            if np.isinf(wanted):
-                found = self.part.reader.ask(contexts, Question("normaliser", eps=wanted))
-                tally.add(found)
-                box = Normalisers(found.lse, found.error)
-            else:
-                box = self.parts.narrower(contexts, nothing, wanted, tally)
+            box = self.parts.normalisers(contexts, self._narrow(row, eps), tally)
             logits[b] = added(self.parts.exponents(self.parts.logits(contexts, ids[b], tally), prior, box))
             error[b] = float(box.radius.max()) + self.parts.rounding(row, logits[b])
             tallies.append(tally)
-        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
+        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), self._spent(tallies))
 
     def _normalise(self, hidden: Doubles, eps: float) -> Scored:
         """Mixtures of distributions are distributions: ``lse`` is 0, and nothing is read."""
         nothing = np.zeros(len(hidden))
-        return Scored(np.zeros((len(hidden), 0)), nothing, nothing, nothing, _spent([QueryCost() for _ in hidden]))
+        return Scored(np.zeros((len(hidden), 0)), nothing, nothing, nothing, self._spent([QueryCost() for _ in hidden]))
 
     def _everything(self, hidden: Doubles) -> Scored:
         vocab = self.layer.vocab
         logits, error, tallies = np.empty((len(hidden), vocab)), np.zeros(len(hidden)), []
         for b, row in enumerate(hidden):
             tally, (contexts, prior) = QueryCost(dense=True), self.parts.contexts(row)
-            pieces = [np.arange(first, min(first + PIECE, vocab)) for first in range(0, vocab, PIECE)]
-            z = [self.parts.logits(contexts, ids, tally) for ids in pieces]
+            some = pieces(vocab, len(contexts))
+            z = [self.parts.logits(contexts, np.arange(part.start, part.stop), tally) for part in some]
             f = self.parts.link(np.concatenate(z, axis=1))
             peak = f.max(axis=1, keepdims=True)
             lse = (peak + np.log(np.exp(f - peak).sum(axis=1, keepdims=True)))[:, 0]
             logits[b] = np.logaddexp.reduce(f + (prior - lse)[:, None], axis=0)
             error[b] = self.parts.rounding(row, lse) + 8 * vocab * UNIT
             tallies.append(tally)
-        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), _spent(tallies))
+        return Scored(logits, np.zeros(len(hidden)), error, np.zeros(len(hidden)), self._spent(tallies))
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         """A component by its prior, then a class of that component: an exact draw from the mixture."""
@@ -168,9 +151,13 @@ class MixtureEngine(StructuredEngine):
                 tally.add(found)
             tallies.append(tally)
         scored = self._score(hidden, ids, self.promise.eps)
-        spent = _spent(tallies)
-        spent = Spent(spent.rows + scored.spent.rows, spent.bytes + scored.spent.bytes, spent.dense | scored.spent.dense)
-        return answer_of(spent, ids=ids, logits=scored.logits, score=score, proved=np.ones(shape, bool))
+        cost = self._spent(tallies)
+        found = Answer(ids, scored.logits, score=score, proved=np.ones(shape, bool))
+        return found.at(summed([cost, scored.cost], cost.path))
+
+    def _spent(self, tallies: Sequence[QueryCost]) -> Cost:
+        rows, read, dense = ([getattr(one, name) for one in tallies] for name in ("rows", "bytes", "dense"))
+        return self._cost(np.array(rows, np.int64), np.array(read, np.float64), np.array(dense, bool))
 
     def _narrow(self, row: Doubles, eps: float) -> float:
         """How narrow normalisers have to be for log-probabilities within ``eps``, rounding included."""
@@ -178,13 +165,3 @@ class MixtureEngine(StructuredEngine):
 
     def _storage(self) -> str:
         return f"{self.mixture.components} x {self.mixture.latent}, {self.part.method.name}, {super()._storage()}"
-
-
-def _step(need: float, step: int) -> int:
-    """The first of the half-widths from ``step`` on that is as narrow as ``need``."""
-    return next((number for number in range(step, len(NARROWER)) if NARROWER[number] <= need), len(NARROWER) - 1)
-
-
-def _spent(tallies: Any) -> Spent:
-    rows, read, dense = ([getattr(one, name) for one in tallies] for name in ("rows", "bytes", "dense"))
-    return Spent(np.array(rows, np.int64), np.array(read, np.float64), np.array(dense, bool))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from headlong.answers import Answer
-from headlong.dtypes import UNIT, Doubles, Flags, Ids
+from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
 from headlong.engines.full import Full
@@ -80,18 +80,11 @@ class MixtureParts:
         ids = np.sort(found.ids, axis=None)
         return ids[np.append(ids[1:] != ids[:-1], True)], cut, Normalisers(found.lse, found.error)
 
-    def narrower(
-        self, contexts: Doubles, box: Normalisers, eps: float, tally: QueryCost, idle: Flags | None = None
-    ) -> Normalisers:
-        """The same normalisers within ``eps``; what is that narrow already, or ``idle``, stays."""
-        wide = np.flatnonzero(box.radius > eps if idle is None else (box.radius > eps) & ~idle)
-        if not len(wide):
-            return box
-        found = self.part.reader.ask(np.ascontiguousarray(contexts[wide]), Question("normaliser", eps=eps))
+    def normalisers(self, contexts: Doubles, eps: float, tally: QueryCost) -> Normalisers:
+        """Within ``eps``."""
+        found = self.part.reader.ask(contexts, Question("normaliser", eps=eps))
         tally.add(found)
-        values, radius = box.lse.copy(), box.radius.copy()
-        values[wide], radius[wide] = found.lse, found.error
-        return Normalisers(values, radius)
+        return Normalisers(found.lse, found.error)
 
     def logits(self, contexts: Doubles, ids: Ids, tally: QueryCost) -> Doubles:
         """``[components, m]``, exact."""

@@ -16,11 +16,6 @@ import numpy as np
 
 from headlong.dtypes import Doubles, Flags, Ids
 
-SPENT = 0.7
-"""The share of the closest pair's margin that normalisers which are narrowed may take."""
-IDLE = 0.05
-"""A component that takes no more than this of any margin stays as wide as it is."""
-
 
 class Normalisers(NamedTuple):
     """``lse [components]`` within ``radius``."""
@@ -44,15 +39,12 @@ class Ranking(NamedTuple):
 
 class Doubts(NamedTuple):
     """``pairs``: one may stand the other way round; ``unseen``: a class that is not there may come before the k-th, and
-    ``hopeless``: even with normalisers at the middle. ``need``: a radius that settles it; ``idle [components]``: who need
-    not be narrowed for that.
+    ``hopeless``: even with normalisers at the middle.
     """
 
     pairs: bool
     unseen: bool
     hopeless: bool
-    need: float
-    idle: Flags
 
 
 def ranked(exponents: Doubles, edge: Doubles, ids: Ids, k: int) -> Ranking:
@@ -72,13 +64,8 @@ def doubts(pairs: Doubles, radius: Doubles) -> Doubts:
     """What the box leaves open of :attr:`Ranking.pairs`."""
     sure = ahead(pairs, radius)
     if sure.all():
-        return Doubts(False, False, False, np.inf, np.zeros(len(radius), bool))
-    gaps = pairs[:, ~sure]
-    total, size = gaps.sum(axis=0), np.abs(gaps)
-    need = SPENT * float(np.min(total / np.maximum(size.sum(axis=0), 1e-300)))
-    with np.errstate(over="ignore", invalid="ignore"):
-        idle = (size * radius[:, None] <= IDLE * total).all(axis=1)
-    return Doubts(not sure[:-1].all(), not bool(sure[-1]), bool(pairs[:, -1].sum() < 0), need, idle)
+        return Doubts(False, False, False)
+    return Doubts(not sure[:-1].all(), not bool(sure[-1]), bool(pairs[:, -1].sum() < 0))
 
 
 def ahead(gap: Doubles, radius: Doubles) -> Flags:

@@ -8,38 +8,30 @@
     likely radius = kappa sigma_i,     proved radius = sum_s |x_s| error_is + |x_s - x^_s| scale_is |q_s|
     of a class: its share of that of its tile's errors and scales
 
-Ids: the best estimates are scored exactly; so is every class whose estimate and radius reach the worst of the best k. The union
-goes over the k true best alone: ``kappa = sqrt(2 log(k / delta))``. Normalisers: intervals of all classes at once,
-``kappa = sqrt(2 log(2 V / delta))``, where they are close enough; else all rows are read, where native code bets on some of
-them.
+``csrc/codes/ask.cpp`` scores the best estimates exactly, then every class whose estimate and radius reach the worst of the best
+k. The union goes over the k true best alone: ``kappa = sqrt(2 log(k / delta))``. Normalisers take intervals of all classes at
+once, ``kappa = sqrt(2 log(2 V / delta))``, and bets. With ``HEADLONG_ISA=numpy`` an engine reads all rows instead.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong.answers import Answer
-from headlong.dtypes import Doubles, Ids
-from headlong.engines.reference.query import ordered
-from headlong.engines.reference.rows import Rows, stacked
+from headlong.dtypes import Doubles
 from headlong.layers.matrix import Layer
 from headlong.plan import GROUP, TILE, Codes, TileLayout
-from headlong.question import Question
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class CodesInNumPy:
-    """A reader; ``rows`` scores rows exactly, draws, and reads all rows where codes leave too many open. Ids and normalisers
-    may be wrong with probability ``delta``, by noise from ``seed``."""
+    """What a scan of ``codes`` says of every class."""
 
-    def __init__(self, layer: Layer, codes: Codes, rows: Rows, delta: float = 0.0, seed: int = 0) -> None:
-        self.layer, self.codes, self.rows, self.delta, self.seed = layer, codes, rows, delta, seed
-        self.isa = rows.isa
+    def __init__(self, layer: Layer, codes: Codes) -> None:
+        self.layer, self.codes = layer, codes
         self.q, self.scale, self.base, self.share, self.largest = decoded(codes, layer.vocab)
 
     def estimates(self, hidden: Doubles, kappa: float, seed: int) -> tuple[Doubles, Doubles]:
@@ -72,91 +64,6 @@ class CodesInNumPy:
             size += (norm + loss) * most
         radius = (kappa * np.sqrt(squares) if kappa > 0 else linear).repeat(TILE, axis=1)[:, : self.layer.vocab] * self.share
         return estimate + (hidden @ codes.centre)[:, None], radius + (constant + 2.0**-17 * size)[:, None]
-
-    def ask(self, hidden: Doubles, question: Question) -> Answer:
-        summed = question.verb == "normaliser" and question.temperature == 1
-        if not len(hidden) or not (summed or question.verb == "best"):
-            return self._told(hidden, question)
-        vocab, k, eps = self.layer.vocab, question.k, math.inf if question.eps is None else question.eps
-        sums = math.isfinite(eps)
-        mask = np.ones((1, vocab), bool) if question.mask is None else np.asarray(question.mask, bool)
-        estimate, radius = self.estimates(hidden, kappa_of(k, self.delta / 2 if sums else self.delta), self.seed)
-        wide = self.estimates(hidden, kappa_of(2 * vocab, self.delta / 4), self.seed)[1] if sums else radius
-        parts = []
-        for row in range(len(hidden)):
-            one, own, found = hidden[row : row + 1], mask[row % len(mask)], None
-            if 4 * k <= vocab:
-                found = self._one(one, k, eps, own, estimate[row], (radius[row], wide[row]))
-            if found is None or found.rows[0] >= vocab:  # who has read every row knows
-                here = None if question.mask is None else np.ascontiguousarray(question.mask[row % len(mask)][None])
-                found = self.rows.ask(one, question._replace(mask=here))
-            elif k:
-                found = found._replace(proved=np.full(1, self.delta == 0))
-            parts.append(found)
-        return stacked(parts, question, self.rows.path)
-
-    def _told(self, hidden: Doubles, question: Question) -> Answer:
-        """What codes do not help with; the normaliser of given classes is theirs."""
-        if question.verb != "given" or not len(hidden) or question.eps == math.inf:
-            return self.rows.ask(hidden, question)
-        found = self.rows.ask(hidden, question._replace(eps=math.inf))
-        norm, count = self.ask(hidden, question._replace(verb="normaliser", ids=None)), found.logits.shape[1]
-        log_probs = np.asarray(self.layer.link(found.logits)) - norm.lse[:, None]
-        read = norm.bytes + count * float(self.layer.row_bytes)
-        return norm._replace(logits=found.logits, log_probs=log_probs, rows=norm.rows + count, bytes=read)
-
-    def _one(
-        self, hidden: Doubles, k: int, eps: float, allowed: NDArray[np.bool_], estimate: Doubles,
-        radii: tuple[Doubles, Doubles],
-    ) -> Answer | None:  # fmt: skip
-        """The answer for one query; None where a full scan is better."""
-        order = np.flatnonzero(allowed)
-        order = order[np.argsort(-estimate[order], kind="stable")]
-        heads = order[: max(k, 128 if math.isfinite(eps) else k)]
-        exact = self._logits(hidden, heads)
-        if k and len(heads) >= k:
-            rest = order[len(heads) :]
-            more = rest[estimate[rest] + radii[0][rest] >= np.partition(exact, len(exact) - k)[len(exact) - k]]
-            if len(heads) + len(more) > max(256, self.layer.vocab // 4):
-                return None
-            heads = np.concatenate([heads, more])
-            exact = np.concatenate([exact, self._logits(hidden, more)])
-        heads, exact = ordered(self.rows.matrix, hidden[0], heads, exact, k)
-        ids, logits, there = np.full((1, k), -1, np.int64), np.full((1, k), -np.inf), min(k, len(heads))
-        ids[0, :there], logits[0, :there] = heads[:there], exact[:there]
-        lse, error = _normaliser(self.layer.link, exact, estimate[rest := np.setdiff1d(order, heads)], radii[1][rest], eps, k)
-        if lse is None:
-            return None
-        with np.errstate(invalid="ignore"):
-            log_probs = np.where(ids < 0, -np.inf, np.asarray(self.layer.link(np.where(ids < 0, 0.0, logits))) - lse)
-        rows, row_bytes = len(heads), self.layer.dim * self.layer.weight.itemsize
-        read = float(self.codes.tiles.nbytes + self.codes.rotation.nbytes + rows * row_bytes)
-        norm = Answer(lse=np.array([lse]), error=np.array([error]), rows=np.array([rows]), bytes=np.array([read]))
-        norm = norm._replace(full=np.zeros(1, bool))
-        return norm._replace(ids=ids, logits=logits, log_probs=log_probs) if k else norm
-
-    def _logits(self, hidden: Doubles, ids: Ids) -> Doubles:
-        found: Doubles = self.rows.ask(hidden, Question("given", ids=ids[None])).logits[0]
-        return found
-
-
-def _normaliser(
-    link: Any, exact: Doubles, estimate: Doubles, radius: Doubles, eps: float, k: int
-) -> tuple[float | None, float]:
-    """The normaliser within ``eps`` and its error, from exact logits and intervals of the others; None where they are too
-    wide."""
-    if math.isinf(eps):
-        found = np.sort(np.asarray(link(exact)))[::-1][:k]
-        return (float(found[0] + np.log(np.exp(found - found[0]).sum())) if len(found) else -math.inf), math.inf
-    if not len(exact):
-        return -math.inf, 0.0
-    middle, reach = np.asarray(link(estimate)), radius * link.steepest
-    shift = max(float(np.asarray(link(exact)).max()), float(middle.max(initial=-np.inf)))
-    known = float(np.exp(np.asarray(link(exact)) - shift).sum())
-    with np.errstate(over="ignore"):
-        low, high = known + np.exp(middle - reach - shift).sum(), known + np.exp(middle + reach - shift).sum()
-    half = 0.5 * math.log(high / low) + 1e-9 if math.isfinite(high) else math.inf
-    return (None if half > eps else shift + 0.5 * math.log(high * low)), half
 
 
 def kappa_of(events: float, delta: float) -> float:

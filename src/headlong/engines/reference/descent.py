@@ -1,18 +1,11 @@
-"""A layer that decides step by step, read best branch first: the NumPy executor, and the form every executor takes.
-
-::
-
-    log p(branch) <= log p(its node), so a node whose probability is below the k-th best class found cannot hold a better one
-    frontier = {root: 0} ; while its best node is not below the k-th best class: open it, keep its classes, add its nodes
+"""A layer that decides step by step: the form that its search takes, one node at a time, and every class.
 
 Trees and bands are lowered to one :class:`Steps`. Opening a node reads its rows: one for a two-way node, all of its
-branches' for a many-way one. Everything is float64; equal log-probabilities are ordered by class. The native twin is
-``csrc/structured/descent.cpp``; this one is for reading, and for checking it.
+branches' for a many-way one. Everything is float64. ``csrc/structured/descent.cpp`` searches, best branch first.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -49,10 +42,8 @@ class Steps(NamedTuple):
     depth: int
 
 
-class TreeReference:
-    """Answers from :class:`Steps`, one query at a time."""
-
-    isa = "numpy"
+class Paths:
+    """The way to every class of :class:`Steps`, and the log-probabilities of all of them."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
@@ -67,59 +58,14 @@ class TreeReference:
         """The branch that leads to each class."""
         self.leaf[~steps.children[~inner]] = np.arange(branches)[~inner]
 
-    def best(self, hidden: Doubles, k: int, threads: int) -> tuple[Doubles, Ids, Ids, Doubles]:
-        """``log_probs, ids [batch, k]``, and the rows and bytes that were read ``[batch]``."""
-        found = [self._search(Reading(self.steps, row), k) for row in hidden]
-        if not found:
-            return np.empty((0, k)), np.empty((0, k), np.int64), np.empty(0, np.int64), np.empty(0)
-        log_probs, ids, rows, read = zip(*found, strict=True)
-        return np.array(log_probs), np.array(ids), np.array(rows), np.array(read, np.float64)
-
-    def _search(self, reading: Reading, k: int) -> tuple[Doubles, Ids, int, float]:
-        steps, floor = self.steps, -np.inf
-        frontier: list[tuple[float, int]] = [(-0.0, 0)]
-        best: list[tuple[float, int]] = []  # a heap of (log p, -class): the worst first
-        while frontier and -frontier[0][0] >= floor:
-            above, node = heapq.heappop(frontier)
-            log_probs = reading.open(node) - above
-            children = steps.children[steps.starts[node] : steps.starts[node + 1]]
-            order = np.lexsort((~children, -log_probs))
-            for branch in order[log_probs[order] >= floor].tolist():
-                value, child = float(log_probs[branch]), int(children[branch])
-                if child >= 0:
-                    if value >= floor:
-                        heapq.heappush(frontier, (-value, child))
-                elif len(best) < k:
-                    heapq.heappush(best, (value, child))
-                elif (value, child) > best[0]:
-                    heapq.heapreplace(best, (value, child))
-                if len(best) == k:
-                    floor = best[0][0]
-        best.sort(reverse=True)
-        return np.array([value for value, _ in best]), ~np.array([child for _, child in best]), reading.rows, reading.bytes
-
-    def log_probs(self, hidden: Doubles, ids: Ids, threads: int) -> tuple[Doubles, Ids, Doubles]:
-        """``log_probs [batch, m]`` of given classes: the nodes on their paths, each opened once."""
-        values = np.zeros(ids.shape)
-        rows, read = np.zeros(len(ids), np.int64), np.zeros(len(ids))
-        for b in range(len(ids)):
-            reading, opened = Reading(self.steps, hidden[b]), dict[int, Doubles]()
-            for j, branch in enumerate(self.leaf[ids[b]].tolist()):
-                while branch >= 0:
-                    node = int(self.owner[branch])
-                    if node not in opened:
-                        opened[node] = reading.open(node)
-                    values[b, j] += opened[node][branch - self.steps.starts[node]]
-                    branch = int(self.above[node])
-            rows[b], read[b] = reading.rows, reading.bytes
-        return values, rows, read
-
     def everything(self, hidden: Doubles) -> Doubles:
-        """``[batch, vocab]``: all rows by matrix products, then the sums along all paths, a level at a time."""
+        """``[batch, vocab]``: all rows by matrix products, whose sums go by their batch: so each query by itself; then the sums
+        along all paths, a level at a time."""
         steps = self.steps
-        values = np.concatenate([_rows_of(part, hidden) for part in steps.parts], axis=1)
+        values = np.concatenate([np.zeros((0, sum(len(part.weight) for part in steps.parts))), *map(self._rows, hidden)])
         if steps.two_way:
-            branches = np.stack([-np.logaddexp(0, -values), -np.logaddexp(0, values)], axis=2).reshape(len(values), -1)
+            both = np.stack([-np.logaddexp(0, -values), -np.logaddexp(0, values)], axis=2)
+            branches = both.reshape(len(values), 2 * values.shape[1])
         else:
             branches = self._normalised(values)
         total, at = branches.copy(), self.above[self.owner]
@@ -128,6 +74,9 @@ class TreeReference:
             total[:, going] += branches[:, at[going]]
             at = np.where(going, self.above[self.owner[at]], -1)
         return total[:, self.leaf]
+
+    def _rows(self, row: Doubles) -> Doubles:
+        return np.concatenate([_rows_of(part, row[None]) for part in self.steps.parts], axis=1)
 
     def _normalised(self, values: Doubles) -> Doubles:
         """The log-softmax within each node; the rows of the parts, in turn, are in the order of the branches."""

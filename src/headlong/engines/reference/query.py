@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headlong.arrays import pieces
 from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.links import Link
 from headlong.plan import Preview
-
-ROWS_AT_ONCE = 4096
 
 
 class Matrix(NamedTuple):
@@ -68,10 +67,9 @@ class Query:
 def logits(matrix: Matrix, hidden: Doubles, ids: Ids) -> Doubles:
     """The exact logits of ``ids``."""
     values = np.empty(len(ids))
-    for start in range(0, len(ids), ROWS_AT_ONCE):
-        part = ids[start : start + ROWS_AT_ONCE]
+    for part in pieces(len(ids), matrix.weight.shape[1]):
         with np.errstate(invalid="ignore"):
-            values[start : start + len(part)] = dots(matrix.weight[part], hidden)
+            values[part] = dots(matrix.weight[ids[part]], hidden)
     if matrix.bias is not None:
         values += matrix.bias[ids].astype(np.float64)
     values[~np.isfinite(values)] = -math.inf  # rows damaged since their norms were taken are no rivals, and order like others

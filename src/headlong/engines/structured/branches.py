@@ -20,10 +20,9 @@ from headlong import native
 from headlong.answers import Answer
 from headlong.dtypes import Doubles, Ids
 from headlong.engines.method import PLAIN, Running
-from headlong.engines.reference.descent import Part, Reading, Steps, TreeReference, rounding
+from headlong.engines.reference.descent import Part, Paths, Reading, Steps, rounding
 from headlong.engines.reference.gumbel import philox
-from headlong.engines.structured.answers import Scored, Spent, answer_of
-from headlong.engines.structured.base import StructuredEngine, register_engine
+from headlong.engines.structured.base import Scored, StructuredEngine, register_engine
 from headlong.errors import NonFiniteError
 from headlong.layers.bands import BandsLayer
 from headlong.layers.structured import StructuredLayer
@@ -32,11 +31,11 @@ from headlong.promise import Promise
 from headlong.question import Filters
 
 
-def native_tree(reference: TreeReference, dim: int, level: str) -> Any:
-    """The native twin of the NumPy executor."""
-    steps = reference.steps
+def native_tree(paths: Paths, dim: int, level: str) -> Any:
+    """What searches, natively."""
+    steps = paths.steps
     nodes = (steps.part, steps.first, steps.starts, steps.children, steps.two_way)
-    tables = (np.ascontiguousarray(table, np.int64) for table in (reference.owner, reference.above, reference.leaf))
+    tables = (np.ascontiguousarray(table, np.int64) for table in (paths.owner, paths.above, paths.leaf))
     arrays = [part if isinstance(part, bool) else np.ascontiguousarray(part, np.int64) for part in nodes]
     parts = [(part.weight, part.bias, part.projection) for part in steps.parts]
     return native.descent(dim, parts, [*arrays, *tables], level)
@@ -48,36 +47,39 @@ class WalkingEngine(StructuredEngine):
     kind: ClassVar[str]
 
     def __init__(self, layer: StructuredLayer, options: Any, promise: Promise, running: Running = PLAIN) -> None:
-        super().__init__(layer, options, Promise(promise.eps, 0.0), running)
+        super().__init__(layer, options, promise, running)
         self.steps = self._steps()
         self.rounding = rounding(self.steps)
         if not np.isfinite(self.rounding.slope):
             raise NonFiniteError("a weight is NaN or infinity; repair it, or train again")
-        self._reference = TreeReference(self.steps)
-        slow = self.isa == native.REFERENCE
-        self._executor: TreeReference = self._reference if slow else native_tree(self._reference, layer.dim, self.isa)
+        self._paths = Paths(self.steps)
+        self._executor = None if self.isa == native.REFERENCE else native_tree(self._paths, layer.dim, self.isa)
 
     @abstractmethod
     def _steps(self) -> Steps:
         """The layer in the form that executors take."""
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
+        if self._executor is None:
+            return super()._best(hidden, k, eps)
         log_probs, ids, rows, read = self._executor.best(hidden, k, self._count)
         zero, yes = np.zeros(len(hidden)), np.ones(len(hidden), bool)
-        spent, ranked = Spent(rows, read, ~yes), {"ids": ids, "logits": log_probs, "log_probs": log_probs}
-        return answer_of(spent, **ranked, lse=zero, error=self.rounding(hidden), proved=yes)
+        found = Answer(ids, log_probs, log_probs, zero, self.rounding(hidden), proved=yes)
+        return found.at(self._cost(rows, read, ~yes))
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
+        if self._executor is None:
+            return super()._score(hidden, ids, eps)
         log_probs, rows, read = self._executor.log_probs(hidden, ids, self._count)
         zero = np.zeros(len(hidden))
-        return Scored(log_probs, zero, self.rounding(hidden), zero, Spent(rows, read, np.zeros(len(hidden), bool)))
+        return Scored(log_probs, zero, self.rounding(hidden), zero, self._cost(rows, read, np.zeros(len(hidden), bool)))
 
     def _everything(self, hidden: Doubles) -> Scored:
         batch, zero = len(hidden), np.zeros(len(hidden))
         rows = sum(len(part.weight) for part in self.steps.parts)
         read = float(sum(part.weight.nbytes for part in self.steps.parts))
-        spent = Spent(np.full(batch, rows), np.full(batch, read), np.ones(batch, bool))
-        return Scored(self._reference.everything(hidden), zero, self.rounding(hidden), zero, spent)
+        cost = self._cost(np.full(batch, rows), np.full(batch, read), np.ones(batch, bool))
+        return Scored(self._paths.everything(hidden), zero, self.rounding(hidden), zero, cost)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         shape = len(hidden), filters.n
@@ -88,8 +90,8 @@ class WalkingEngine(StructuredEngine):
             ids[b], logits[b] = self._walk(reading, filters, row)
             score[b] = -np.log(-np.log(_uniforms(filters.seed, row, filters.n, 0)))
             rows[b], read[b] = reading.rows, reading.bytes
-        spent = Spent(rows, read, np.zeros(len(hidden), bool))
-        return answer_of(spent, ids=ids, logits=logits, score=score, proved=np.ones(shape, bool))
+        found = Answer(ids, logits, score=score, proved=np.ones(shape, bool))
+        return found.at(self._cost(rows, read, np.zeros(len(hidden), bool)))
 
     def _walk(self, reading: Reading, filters: Filters, row: int) -> tuple[Ids, Doubles]:
         """All draws of a row go down together; a node is opened once for those that come by."""

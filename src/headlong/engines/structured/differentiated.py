@@ -12,19 +12,19 @@ normalisers is never off by more than the worst of them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from headlong.answers import Answer
+from headlong.answers import Answer, Cost, LogProb, TopK, summed
 from headlong.dtypes import UNIT, Doubles, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
 from headlong.engines.merged import best_of, merged_lse
 from headlong.engines.method import PLAIN, Running
-from headlong.engines.structured.answers import Scored, answer_of, summed
-from headlong.engines.structured.base import StructuredEngine, register_engine
+from headlong.engines.structured.base import Scored, StructuredEngine, register_engine
 from headlong.layers.differentiated import Block, BlocksLayer
 from headlong.layers.structured import StructuredLayer
 from headlong.number_checks import real
@@ -47,7 +47,6 @@ class BlocksEngine(StructuredEngine):
             reading(block.layer, Full(), promise, running=running._replace(seed=_seed(self.seed, number)))
             for number, block in enumerate(layer.blocks)
         ]
-        self.promise = Promise(promise.eps, 0.0)
         sizes = [block.layer.vocab for block in layer.blocks]
         self._firsts = np.concatenate([[0], np.cumsum(sizes)])
         self._order: Ids = np.arange(layer.vocab) if layer.order is None else layer.order
@@ -62,9 +61,9 @@ class BlocksEngine(StructuredEngine):
         ids = np.concatenate([self._names(number, one.ids) for number, one in enumerate(found)], axis=1)
         logits, ids = best_of(logits, ids, k, self.layer.vocab)
         lse, error = merged_lse(tuple(one.lse for one in found), tuple(one.error for one in found))
-        proved, spent = np.all([one.proved for one in found], axis=0), summed([one.cost for one in found])
+        proved = np.all([one.proved for one in found], axis=0)
         log_probs = logits - np.where(np.isfinite(lse), lse, 0.0)[:, None]
-        return answer_of(spent, ids=ids, logits=logits, log_probs=log_probs, lse=lse, error=error, proved=proved)
+        return Answer(ids, logits, log_probs, lse, error, proved=proved).at(self._of_all_parts(found))
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
         place = self._place[ids]
@@ -77,19 +76,18 @@ class BlocksEngine(StructuredEngine):
             if mine.any():
                 logits[mine] = found[-1].logits[mine]
         lse, error = merged_lse(tuple(one.lse for one in found), tuple(one.error for one in found))
-        return Scored(logits, lse, self._logit_error(hidden), error, summed([one.cost for one in found]))
+        return Scored(logits, lse, self._logit_error(hidden), error, self._of_all_parts(found))
 
     def _everything(self, hidden: Doubles) -> Scored:
-        logits, costs = np.empty((len(hidden), self.layer.vocab)), []
+        logits, found = np.empty((len(hidden), self.layer.vocab)), []
         for number, (engine, x) in enumerate(zip(self.parts, self._views(hidden), strict=True)):
             every = np.broadcast_to(np.arange(engine.layer.vocab), (len(hidden), engine.layer.vocab))
-            scored = engine.log_prob(x, every, eps=np.inf)
-            logits[:, self._names(number, np.arange(engine.layer.vocab))] = scored.logits
-            costs.append(scored.cost)
+            found.append(engine.log_prob(x, every, eps=np.inf))
+            logits[:, self._names(number, np.arange(engine.layer.vocab))] = found[-1].logits
         lse, error = lse_of(logits), self._logit_error(hidden)
-        spent = summed(costs)._replace(dense=np.ones(len(hidden), bool))
+        cost = self._of_all_parts(found)._replace(dense=np.ones(len(hidden), bool))
         rounding = (self.layer.vocab + 16 + 8 * np.abs(np.where(np.isfinite(lse), lse, 0.0))) * UNIT
-        return Scored(logits, lse, error, error + rounding, spent)
+        return Scored(logits, lse, error, error + rounding, cost)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
         found = [
@@ -100,8 +98,10 @@ class BlocksEngine(StructuredEngine):
         ids = np.stack([self._names(number, one.ids) for number, one in enumerate(found)])
         logits, score, proved = (np.stack([getattr(one, name) for one in found]) for name in ("logits", "score", "proved"))
         won = [np.take_along_axis(part, winner, 0)[0] for part in (ids, logits, score)]
-        spent = summed([one.cost for one in found])
-        return answer_of(spent, ids=won[0], logits=won[1], score=won[2], proved=np.asarray(proved.all(axis=0)))
+        return Answer(won[0], won[1], score=won[2], proved=np.asarray(proved.all(axis=0))).at(self._of_all_parts(found))
+
+    def _of_all_parts(self, found: Sequence[TopK | LogProb | Answer]) -> Cost:
+        return summed([one.cost for one in found], f"{self.kind}/{self.isa}")
 
     def _storage(self) -> str:
         parts = " + ".join(f"{one.layer.vocab} x {one.layer.dim} {one.method.name}" for one in self.parts)

@@ -12,24 +12,32 @@ with id -1 where it has fewer than k.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from headlong import native
-from headlong.answers import Answer
-from headlong.dtypes import UNIT, Doubles, Ids
+from headlong.answers import Answer, Cost
+from headlong.dtypes import UNIT, Doubles, Flags, Ids
 from headlong.engines.build import reading
 from headlong.engines.few_allowed_classes import lse_of
 from headlong.engines.full import Full
 from headlong.engines.method import PLAIN, Running
-from headlong.engines.structured.answers import Scored, Spent, answer_of
-from headlong.engines.structured.base import StructuredEngine, register_engine
-from headlong.engines.structured.experts_in_numpy import ExpertsReference
+from headlong.engines.structured.base import Scored, StructuredEngine, register_engine
+from headlong.engines.structured.experts_in_numpy import chosen, every_logit
 from headlong.layers.experts import ExpertsLayer
 from headlong.layers.structured import StructuredLayer
+from headlong.native import DrawsOfExpert, FoundOfExpert
 from headlong.promise import Promise
 from headlong.question import Filters
+
+
+class Routed(NamedTuple):
+    """``[batch]`` each: a query's expert, how far its logits may be off, and whether the gate is sure of it."""
+
+    expert: Ids
+    error: Doubles
+    sure: Flags
 
 
 @register_engine
@@ -46,51 +54,66 @@ class ExpertsEngine(StructuredEngine):
             reading(layer.expert(number), Full(), promise, running=running)
             for number in range(layer.experts)
         ]
-        self.promise = Promise(promise.eps, 0.0)
         self._sizes = layer.sizes
         self._row_bytes = layer.width * layer.weight.itemsize
         self._gate_bytes = float(layer.gate.nbytes)
         readers: list[Any] = [engine.reader for engine in self.parts]
-        self._reader: ExpertsReference = (
-            ExpertsReference(layer)
-            if self.isa == native.REFERENCE
-            else native.experts(layer.gate, layer.ids, layer.starts, readers, layer.constant, layer.scaled)
-        )
+        self._experts = layer
+        self._reader: Any = None  # native alone
+        if self.isa != native.REFERENCE:
+            self._reader = native.experts(layer.gate, layer.ids, layer.starts, readers, layer.constant, layer.scaled)
 
     def route(self, hidden: Any) -> Ids:
         """The expert that reads each row, ``[batch]``."""
-        call = self._asked(hidden)
-        return self._reader.best(call.hidden, 1, np.inf, self._count).expert
+        return self._routed(self._asked(hidden).hidden).expert
+
+    def _routed(self, hidden: Doubles) -> Routed:
+        if self._reader is not None:
+            found: FoundOfExpert = self._reader.best(hidden, 0, np.inf, self._count)
+            return Routed(found.expert, found.logit_error, found.proved)
+        routes = [chosen(self._experts, row) for row in hidden]
+        kinds = {"expert": np.int64, "error": np.float64, "sure": np.bool_}
+        return Routed(*(np.array([getattr(one, name) for one in routes], kind) for name, kind in kinds.items()))
 
     def _best(self, hidden: Doubles, k: int, eps: float) -> Answer:
-        found = self._reader.best(hidden, k, eps, self._count)
+        if self._reader is None:
+            return super()._best(hidden, k, eps)
+        found: FoundOfExpert = self._reader.best(hidden, k, eps, self._count)
         log_probs = found.logits - np.where(np.isfinite(found.lse), found.lse, 0.0)[:, None]
-        return answer_of(
-            Spent(found.rows, found.bytes, found.dense), ids=found.ids, logits=found.logits, log_probs=log_probs,
-            lse=found.lse, error=found.logit_error + found.lse_error, proved=found.proved,
-        )  # fmt: skip
+        error = found.logit_error + found.lse_error
+        whole = Answer(found.ids, found.logits, log_probs, found.lse, error, proved=found.proved)
+        return whole.at(self._cost(found.rows, found.bytes, found.dense))
 
     def _score(self, hidden: Doubles, ids: Ids, eps: float) -> Scored:
+        if self._reader is None:
+            return super()._score(hidden, ids, eps)
         logits = self._reader.logits(hidden, ids)
-        found = self._reader.best(hidden, 0, eps, self._count)
+        found: FoundOfExpert = self._reader.best(hidden, 0, eps, self._count)
         count = np.isfinite(logits).sum(axis=1)
         lse_error = np.full(len(hidden), np.inf) if np.isinf(eps) else found.lse_error
-        spent = Spent(found.rows + count, found.bytes + count * float(self._row_bytes), found.dense)
-        return Scored(logits, found.lse, found.logit_error, lse_error, spent)
+        cost = self._cost(found.rows + count, found.bytes + count * float(self._row_bytes), found.dense)
+        return Scored(logits, found.lse, found.logit_error, lse_error, cost, found.proved)
 
     def _everything(self, hidden: Doubles) -> Scored:
-        logits = self._reader.everything(hidden, self.layer.vocab, self._count)
-        found = self._reader.best(hidden, 0, np.inf, self._count)
-        lse, error = lse_of(logits), found.logit_error
-        return Scored(logits, lse, error, error + (self.layer.vocab + 16 + 8 * np.abs(lse)) * UNIT, self._spent(found.expert))
+        to = self._routed(hidden)
+        if self._reader is None:
+            logits = every_logit(self._experts, [chosen(self._experts, row) for row in hidden])
+        else:
+            logits = self._reader.everything(hidden, self.layer.vocab, self._count)
+        lse = lse_of(logits)
+        error = to.error + (self.layer.vocab + 16 + 8 * np.abs(lse)) * UNIT
+        return Scored(logits, lse, to.error, error, self._spent(to.expert), to.sure)
 
     def _draw(self, hidden: Doubles, filters: Filters) -> Answer:
-        drawn = self._reader.sample(hidden, filters.n, filters.temperature, filters.seed, filters.row0, self._count)
-        spent = self._spent(drawn.expert)
-        return answer_of(spent, ids=drawn.ids, logits=drawn.logits, score=drawn.score, proved=drawn.proved)
+        if self._reader is None:
+            return super()._draw(hidden, filters)
+        n, temperature, *_, seed, row0, _, _ = filters
+        drawn: DrawsOfExpert = self._reader.sample(hidden, n, temperature, seed, row0, self._count)
+        found = Answer(drawn.ids, drawn.logits, score=drawn.score, proved=drawn.proved)
+        return found.at(self._spent(drawn.expert))
 
-    def _spent(self, expert: Ids) -> Spent:
+    def _spent(self, expert: Ids) -> Cost:
         """Every row of each query's expert."""
         rows = self._sizes[expert]
         read = np.asarray(rows * float(self._row_bytes) + self._gate_bytes, np.float64)
-        return Spent(rows, read, np.zeros(len(rows), bool))
+        return self._cost(rows, read, np.zeros(len(rows), bool))
