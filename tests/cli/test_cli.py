@@ -396,7 +396,7 @@ def broken_npy(kind: str, good: bytes) -> bytes:
 @pytest.mark.parametrize("kind", ["zip", "empty", "cut", "tokens", "negative", "huge"])
 def test_a_broken_npy_is_one_line(files: Path, kind: str) -> None:
     (files / "bad.npy").write_bytes(broken_npy(kind, (files / "h.npy").read_bytes()))
-    message = "is empty; expected a .npy file" if kind == "empty" else "is not an .npy file of numbers"
+    message = "is empty; expected an .npy file" if kind == "empty" else "is not an .npy file of numbers"
     assert message in fails("topk", files / "layer.safetensors", files / "bad.npy")
 
 
