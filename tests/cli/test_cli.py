@@ -177,7 +177,7 @@ def test_who_stops_a_command_is_told_so_in_a_line(command: str, more: str, monke
 
 
 def test_ties_say_how_far_they_are(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headlong.margins.AT_ONCE", 1)
+    monkeypatch.setattr("headlong.margins.pieces", lambda count, _: [slice(at, at + 1) for at in range(count)])
     told: list[tuple[int, int]] = []
     layer, rows = hl.Layer.load(files / "layer.safetensors"), np.load(files / "h.npy")[:3]
     with shown(lambda _: lambda done, total: told.append((done, total))):
