@@ -121,7 +121,7 @@ def test_a_triton_that_is_too_old_is_said(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_bad_layers() -> None:
-    with pytest.raises(InputError, match=r"layer is a ndarray; expected headlong.Layer\(weight, bias\)"):
+    with pytest.raises(InputError, match=r"layer is an ndarray; expected headlong.Layer\(weight, bias\)"):
         hl.compile(np.zeros((3, 3), np.float32))  # type: ignore[arg-type]
     weight = np.zeros((200, 4), np.float32)
     for value, message in ((np.nan, "weight row 130 holds NaN or infinity"), (3e38, "row 130 is longer than float32 can hold")):

@@ -14,6 +14,7 @@ import pytest
 
 import headlong
 from children import said
+from headlong.errors import an
 
 HOME = Path(headlong.__file__).parent
 STANDARD = sys.stdlib_module_names - {"pickle", "cPickle", "marshal", "shelve", "dbm"}  # no pickle is ever read
@@ -265,6 +266,16 @@ def test_a_room_that_grew_is_named() -> None:
     assert now["docs"] == page and now["studies"] > 100 and now["tools"] == 0
     (said,) = lines["grown"](now, now | {"docs": page - 1})
     assert said.startswith("docs has grown")
+
+
+def test_no_message_puts_an_article_before_a_name_that_somebody_else_gave() -> None:
+    """"a ndarray", "a exaone model": ``errors.an`` finds the article."""
+    assert [an(name) for name in ("ndarray", ".npy", "AlternatingLeastSquares", "list")] == [
+        "an ndarray", "an .npy", "an AlternatingLeastSquares", "a list",
+    ]  # fmt: skip
+    wrong = [f"{file.relative_to(ROOT)}: {found}" for file in (ROOT / "src").rglob("*.py")
+             for found in re.findall(r"\b[Aa]n? \{[^}\n]*\}", file.read_text(encoding="utf-8"))]  # fmt: skip
+    assert not wrong
 
 
 def test_the_version_is_stated_once() -> None:

@@ -21,9 +21,10 @@ from typer.testing import CliRunner
 
 import headlong
 from headlong.cli.main import app
+from studies import __main__ as studies
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "studies/pages/adaptive-softmax.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "studies/pages").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PACKAGES = {
     "hnswlib": "hnswlib", "implicit": "implicit", "somebody": "nobody", "llama-cpp-python": "llama_cpp",
@@ -116,7 +117,10 @@ def commands(block: str) -> Iterator[list[str]]:
 
 
 def installs(words: list[str]) -> None:
-    """``pip install '.[extra]'`` of extras that there are."""
+    """``pip install '.[extra]'`` of extras that there are. Runs of the studies take long: their parser reads them."""
+    if words[:3] == ["python", "-m", "studies"]:
+        assert studies.parser().parse_args(words[3:])
+        return
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert words[:2] == ["pip", "install"], words
     for asked in re.findall(r"\[([\w,-]+)\]", " ".join(words)):
@@ -170,3 +174,26 @@ def test_a_block_that_needs_what_it_does_not_say_is_noticed(tmp_path: Path, monk
         test_the_blocks_of_a_page_run_from_top_to_bottom(page, tmp_path, monkeypatch)
     with pytest.raises(AssertionError):
         installs(["pip", "install", ".[no-such-extra]"])
+
+
+FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]* ?(?:×|%|(?:ms|[µu]s|[kMG]i?B|nats?|seconds?|minutes?|hours?|times|s)\b)")
+BACKED = {
+    "0.01 nats": "src/headlong/compile.py", "1 GiB": "src/headlong/integrations/sklearn/linear.py", "1×": "tools/tables.py",
+    "2.5 times": "benchmarks/dense_products.py", "2.0 times": "results/serving.log",
+    "2.2 times": "tests/layers/test_packed_rows.py", "2.3 times": "tests/layers/test_packed_rows.py",
+}  # fmt: skip
+"""Figures that no table of a page has, and what says them: a default, a test, a run. All others are made by tools/tables.py."""
+
+
+def figures(text: str) -> set[str]:
+    """What sentences say was measured: neither what is generated nor what is code."""
+    prose = FENCE.sub("", re.sub(r"<!-- begin ([\w-]+) -->.*?<!-- end \1 -->", "", text, flags=re.DOTALL))
+    return set(FIGURE.findall(prose))
+
+
+def test_a_sentence_has_no_figure_that_nothing_backs() -> None:
+    found = {page.name: figures(page.read_text(encoding="utf-8")) for page in PAGES if page.parent.name != "pages"}
+    assert {name: unbacked for name, one in found.items() if (unbacked := one - BACKED.keys())} == {}
+    assert set().union(*found.values()) == BACKED.keys() and all((ROOT / file).is_file() for file in BACKED.values())
+    block = "<!-- begin x -->\n3 ms\n<!-- end x -->\n```text\n5 ms\n```\n"
+    assert figures(f"{block}It takes 79.0 ms, 8.35× as fast, 10 % wrong") == {"79.0 ms", "8.35×", "10 %"}

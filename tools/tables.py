@@ -556,7 +556,7 @@ def _defined(module: str) -> dict[str, Any] | None:
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             found[node.name] = node
-        elif isinstance(node, ast.ImportFrom) and file.name == "__init__.py" and (node.module or "").startswith("headlong."):
+        elif isinstance(node, ast.ImportFrom) and file.name == "__init__.py" and (node.module or "").startswith(f"{module}."):
             inside = _defined(node.module or "") or {}
             found |= {one.asname or one.name: inside[one.name] for one in node.names if one.name in inside}
     return found

@@ -44,7 +44,7 @@ def memory(size: int) -> mmap.mmap:
     try:
         found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise MemoryError(f"{size} bytes of memory were not to be had: {error}") from error
+        raise MemoryError(f"{size:,} bytes of memory were not to be had: {error}") from error
     if size >= LEAST_LARGE:
         found.madvise(mmap.MADV_HUGEPAGE)
     return found

@@ -106,8 +106,13 @@ class MissingPackageError(HeadlongError, ImportError):
 
 def named(value: object) -> str:
     """The type of a value with its article: "an ExpertsLayer"."""
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"  # a ufunc
+    return an(type(value).__name__)
+
+
+def an(name: str) -> str:
+    """A name that somebody else gave, with its article: "an ndarray", "an .npy"."""
+    spelt = name.startswith((".n", "nd"))  # letter by letter
+    return f"{'an' if spelt or name[:1] in {*'AEIOaeio'} else 'a'} {name}"  # a ufunc
 
 
 def cause(error: Exception) -> str:

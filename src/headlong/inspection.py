@@ -147,7 +147,7 @@ def advice(facts: Facts) -> Iterator[tuple[str, str]]:
     rank = int(np.searchsorted(energy_of(facts.singular), 0.9)) + 1
     if name == "codes" and rank <= layer.dim // 4:
         yield (
-            f"90% of the energy is in {rank} of {layer.dim} directions",
+            f"90% of the energy is in {rank} of {layer.dim:,} directions",
             "few bits of most coordinates are enough: calibration=hidden lets compile try them",
         )
     peak = np.abs(facts.hidden).max(1) / np.maximum(np.linalg.norm(facts.hidden, axis=1), 1e-300)

@@ -27,6 +27,7 @@ from headlong.dtypes import Doubles, Flags
 from headlong.engines.arguments import checked_hidden
 from headlong.errors import ShapeError
 from headlong.layers.matrix import Layer
+from headlong.progress import stage
 
 ROUNDINGS = ("bf16 output", "bf16 weights", "int8 weights", "Q6_K weights")
 CLASSES = 4096
@@ -49,7 +50,10 @@ def margins(layer: Layer, hidden: ArrayLike, threads: int = 1) -> Margins:
     rows = checked_hidden(hidden, layer.dim, vocab=layer.vocab)
     if layer.vocab < 2:
         raise ShapeError("the layer has one class; a margin is between two")
-    parts = [_margins(layer, rows[part], threads) for part in pieces(max(1, len(rows)), layer.vocab)]
+    parts, move = [], stage("margins")
+    for part in pieces(max(1, len(rows)), layer.vocab):
+        parts.append(_margins(layer, rows[part], threads))
+        move(min(part.stop, len(rows)), len(rows))
     first, second, gap = (np.concatenate(part) for part in list(zip(*parts, strict=True))[:3])
     return Margins(first, second, gap, {name: np.concatenate([part.decided[name] for part in parts]) for name in ROUNDINGS})
 

@@ -21,7 +21,7 @@ def whole(value: Any, name: str, low: int, high: int, advice: str = "") -> int:
     """An integer in ``low..high``; NumPy integers too, bool not."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool) and low <= int(value) <= high:
         return int(value)
-    raise OptionError(f"{name} is {value!r}; expected a whole number from {low} to {high}{advice and ': ' + advice}")
+    raise OptionError(f"{name} is {value!r}; expected a whole number from {low:,} to {high:,}{advice and ': ' + advice}")
 
 
 def wholes(values: Any, name: str, low: int, high: int) -> list[int]:

@@ -60,7 +60,7 @@ class PackedRows:
     def __init__(self, stored: Array, kind: str, dim: int) -> None:
         came = f"rows of kind {kind} are {stored.dtype} {list(stored.shape)}"
         if stored.dtype != np.uint8 or stored.ndim != 2 or stored.shape[1] != width(kind, dim) or 0 in stored.shape:
-            raise MalformedFileError(f"{came}; expected the bytes of {dim} weights, uint8 [vocab, bytes]")
+            raise MalformedFileError(f"{came}; expected the bytes of {dim:,} weights, uint8 [vocab, bytes]")
         self.stored = np.ascontiguousarray(stored).view()
         self.stored.flags.writeable = False
         self.kind, self.shape = kind, (len(stored), dim)

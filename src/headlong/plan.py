@@ -200,7 +200,7 @@ def tiles_out_of_range(codes: Codes, vocab: int) -> str:
         for name, good in checks.items():
             if not good.all():
                 tile = start + int(np.argmin(good.reshape(len(scale), -1).all(axis=1)))
-                return f"a {name} in tile {tile} is out of its range"
+                return f"{name} of tile {tile:,} is out of its range"
     return ""
 
 

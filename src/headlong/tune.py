@@ -57,9 +57,9 @@ def tune(
         raise InputError(f"layer is {named(layer)}; expected headlong.Layer(weight, bias)")
     vectors = hidden64(hidden, layer.dim, "hidden")
     if len(vectors) < FEWEST:
-        raise ShapeError(f"hidden has {len(vectors)} rows; tuning sets some aside and needs {FEWEST} or more: pass more")
+        raise ShapeError(f"hidden has {len(vectors):,} rows; tuning sets some aside and needs {FEWEST} or more: pass more")
     if not 1 <= k <= layer.vocab:
-        raise OptionError(f"k is {k}; expected 1 to the layer's {layer.vocab} classes")
+        raise OptionError(f"k is {k}; expected 1 to the layer's {layer.vocab:,} classes")
     held = vectors[len(vectors) - len(vectors) // 4 :]
     calibration = vectors[: len(vectors) - len(held)]
     held = held[:: -(-len(held) // HELD)]

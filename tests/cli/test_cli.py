@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import headlong as hl
 from children import python, said
-from headlong import inspection, integrations, native
+from headlong import inspection, integrations, margins, native
 from headlong.bench.measure import read_run
 from headlong.cli.app import as_spelt
 from headlong.cli.main import app
@@ -30,6 +30,7 @@ from headlong.cli.refused_formats import as_hidden, as_layer, kind
 from headlong.cli.terminal import bars, plain_lines, write_json
 from headlong.demo import model as nextword
 from headlong.errors import OptionError, ShapeError, StoreError
+from headlong.progress import shown
 from structured_layers import made
 
 
@@ -152,6 +153,36 @@ def test_compile_saves_an_engine_that_topk_reads(files: Path) -> None:
     saved = hl.load(out)
     assert (saved.method.width, saved.method.rows) == (8, 50)
     assert "Engine(svd" in call("topk", out, files / "h.npy", "-k", 1)
+
+
+def test_programs_are_told_what_was_compiled_and_searched(files: Path) -> None:
+    """``--json`` prints one object, whatever is told as text without it."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'headlong[arrow]'")
+    out = files / "engine.safetensors"
+    said = json.loads(call("compile", files / "layer.safetensors", "-o", out, "--method", "full", "--json"))
+    assert said["bytes"] == out.stat().st_size and said["name"] == "full" and set(said["seconds"]) > {"save"}
+    said = json.loads(call("truth", files / "h.npy", files / "h.npy", "-k", 2, "-o", files / "truth.arrow", "--json"))
+    assert (said["queries"], said["k"], said["metric"]) == (len(np.load(files / "h.npy")), 2, "inner_product")
+
+
+@pytest.mark.parametrize(("command", "more"), [("topk", ""), ("truth", "; the same command goes on from there")])
+def test_who_stops_a_command_is_told_so_in_a_line(command: str, more: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"headlong.cli.commands.{command}.settled", stopped)
+    result = CliRunner().invoke(app, [command, "a", "b", "-o", "c.arrow"])
+    assert result.exit_code == 130
+    assert result.stderr == f"headlong: stopped, no file is half-written{more}\n"
+
+
+def test_ties_say_how_far_they_are(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headlong.margins.pieces", lambda count, _: [slice(at, at + 1) for at in range(count)])
+    told: list[tuple[int, int]] = []
+    layer, rows = hl.Layer.load(files / "layer.safetensors"), np.load(files / "h.npy")[:3]
+    with shown(lambda _: lambda done, total: told.append((done, total))):
+        margins.margins(layer, rows)
+    assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_compile_can_leave_the_layer_out(files: Path) -> None:
@@ -297,6 +328,14 @@ def test_topk_on_a_device(interpreter: str, files: Path) -> None:
         (("inspect", "{}/nowhere"), "nowhere"),
         (("inspect", "{}/layer.safetensors", "--html", "{}/h.npy/where.html"), "cannot be written"),
         (("compile", "{}/layer.safetensors", "-o", "{}/h.npy/where.safetensors"), "cannot be written"),
+        (("compile", "{}/layer.safetensors", "-o", "{}/e.foo"), "ends in .foo; expected a name that ends in .safetensors"),
+        (("tune", "{}/layer.safetensors", "{}/h.npy", "-o", "{}/e.npz"), "expected a name that ends in .safetensors"),
+        (("topk", "{}/layer.safetensors", "{}/h.npy", "-o", "{}/a.csv"), "ends in .json or .jsonl or .npz or .parquet"),
+        (("ties", "{}/layer.safetensors", "{}/h.npy", "-o", "{}/a.npz"), "expected a name that ends in .json or .jsonl"),
+        (("bench", "{}/layer.safetensors", "-o", "{}/a.html"), "expected a name that ends in .json"),
+        (("inspect", "{}/layer.safetensors", "--html", "{}/a.json"), "expected a name that ends in .html"),
+        (("truth", "{}/h.npy", "{}/h.npy", "-o", "{}/a.json"), "expected a name that ends in .parquet or .arrow"),
+        (("report", "{}/two.json", "-o", "{}/a.pdf"), "expected a name that ends in .html"),
         (("compile", "{}/layer.safetensors", "-o", "{}/e", "--option", "width"), "expected name=value"),
         (("compile", "{}/layer.safetensors", "-o", "{}/e", "--method", "full", "--option", "x=1"), "full has no option 'x'"),
         (("bench",), "got none of them"),
@@ -306,7 +345,7 @@ def test_topk_on_a_device(interpreter: str, files: Path) -> None:
         (("demo", "--threads", "-3"), "--threads is -3"),
         (("compile", "{}/layer.safetensors", "-o", "{}/layer.safetensors"), "is a file that the command reads"),
         (("compile", "{}/layer.safetensors", "-o", "{}/plain.safetensors"), "was not written by this command"),
-        (("inspect", "{}/layer.safetensors", "--html", "{}/plain.safetensors"), "was not written by this command"),
+        (("tune", "{}/layer.safetensors", "{}/h.npy", "-o", "{}/plain.safetensors"), "was not written by this command"),
         (("inspect", "{}/layer.safetensors", "--verify", "-o", "{}/v.json"), "leave one of the two out"),
         (("compile", "{}/engine.bin", "-o", "{}/e"), "is a compiled engine"),
         (("bench", "{}/engine.bin"), "is a compiled engine"),
@@ -357,7 +396,7 @@ def broken_npy(kind: str, good: bytes) -> bytes:
 @pytest.mark.parametrize("kind", ["zip", "empty", "cut", "tokens", "negative", "huge"])
 def test_a_broken_npy_is_one_line(files: Path, kind: str) -> None:
     (files / "bad.npy").write_bytes(broken_npy(kind, (files / "h.npy").read_bytes()))
-    message = "is empty; expected a .npy file" if kind == "empty" else "is not an .npy file of numbers"
+    message = "is empty; expected an .npy file" if kind == "empty" else "is not an .npy file of numbers"
     assert message in fails("topk", files / "layer.safetensors", files / "bad.npy")
 
 
@@ -574,7 +613,7 @@ COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-define
 def test_options_have_one_meaning(name: str) -> None:
     spelt = {option: param for param in COMMANDS[name].params for option in param.opts}
     arguments = [param.name for param in COMMANDS[name].params if param.param_type_name == "argument"]
-    silent = {"chat", "serve", "compile", "report", "harvest", "distill", "truth"}
+    silent = {"chat", "serve", "report", "harvest", "distill"}
     assert spelt["--json"].is_flag if "--json" in spelt else name in silent
     assert ("-o" in spelt) == ("--out" in spelt)
     assert "--out" in spelt or "--json" not in spelt

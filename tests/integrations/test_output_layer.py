@@ -310,10 +310,10 @@ def test_arrays_are_asked_and_never_a_foreign_traceback() -> None:
         found = one.topk(x.numpy(), 2)
         assert isinstance(found.ids, np.ndarray) and (found.ids == one.topk(x, 2).ids.numpy()).all()
     head = DenseHead(DIM, VOCAB)
-    with pytest.raises(DtypeError, match=r"hidden is a ndarray; expected a torch tensor: pass torch.as_tensor\(hidden\)"):
+    with pytest.raises(DtypeError, match=r"hidden is an ndarray; expected a torch tensor: pass torch.as_tensor\(hidden\)"):
         head(x.numpy())
     for wrong, said in (
-        (x.numpy(), r"hidden is a ndarray; expected a dense torch tensor"),
+        (x.numpy(), r"hidden is an ndarray; expected a dense torch tensor"),
         (x.to_sparse(), r"hidden is torch.sparse_coo; expected a dense torch tensor"),
         (x[0], rf"hidden has shape \[{DIM}\]; expected \[N, {DIM}\]"),
         (torch.zeros(3, DIM + 1), "hidden has shape"),
@@ -330,5 +330,5 @@ def test_arrays_are_asked_and_never_a_foreign_traceback() -> None:
             BandsHead(DIM, VOCAB, counts=counts)
     with pytest.raises(DtypeError, match="target is a list; expected a torch tensor"):
         head(x, [1, 2, 3])
-    with pytest.raises(DtypeError, match="the tied weight is a ndarray; expected the embedding's own nn.Parameter"):
+    with pytest.raises(DtypeError, match="the tied weight is an ndarray; expected the embedding's own nn.Parameter"):
         DenseHead(DIM, VOCAB, np.zeros((VOCAB, DIM), np.float32))

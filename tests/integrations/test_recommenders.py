@@ -154,7 +154,7 @@ def test_what_implicit_takes_is_taken_and_what_it_cannot_know_is_refused_in_word
         (lambda: ours.recommend([3, -1], liked()[[3, 4]]), "userid holds -1; the model's users are 0 to"),
         (lambda: ours.recommend(np.uint64(2**63), liked()[3]), f"userid holds {2**63}"),
         (lambda: ours.similar_items(ITEMS), f"itemid holds {ITEMS}; the model's items are 0 to {ITEMS - 1}"),
-        (lambda: ours.similar_items("a"), "itemid is <U1; expected a item's number"),
+        (lambda: ours.similar_items("a"), "itemid is <U1; expected an item's number"),
         (lambda: ours.similar_users([0, USERS + 5]), f"userid holds {USERS + 5}"),
     ):
         with pytest.raises(HeadlongError, match=said):

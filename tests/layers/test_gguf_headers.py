@@ -63,15 +63,15 @@ def test_a_plain_file_needs_no_package(tmp_path: Path) -> None:
 
 LIES: dict[str, tuple[bytes, str]] = {
     "a list of 2^62 numbers": (
-        model(LLAMA | {"x": struct.pack("<IIQ", 9, 4, 2**62)}, HEAD, WEIGHT.tobytes()), "has 4611686018427387904 entries"),
+        model(LLAMA | {"x": struct.pack("<IIQ", 9, 4, 2**62)}, HEAD, WEIGHT.tobytes()), "4,611,686,018,427,387,904 entries"),
     "a list of 2^61 texts": (
-        model(LLAMA | {"x": struct.pack("<IIQ", 9, 8, 2**61)}, HEAD, WEIGHT.tobytes()), "has 2305843009213693952 entries"),
+        model(LLAMA | {"x": struct.pack("<IIQ", 9, 8, 2**61)}, HEAD, WEIGHT.tobytes()), "2,305,843,009,213,693,952 entries"),
     "a list of lists": (model({"x": struct.pack("<IIQ", 9, 9, 1)}, HEAD, WEIGHT.tobytes()), "fact of type 9"),
     "an unknown type of fact": (model({"x": struct.pack("<I", 99)}, HEAD, WEIGHT.tobytes()), "fact of type 99"),
-    "a text of 2^63 bytes": (model({"x": struct.pack("<IQ", 8, 2**63)}, HEAD, WEIGHT.tobytes()), "its header needs byte 92233"),
+    "a text of 2^63 bytes": (model({"x": struct.pack("<IQ", 8, 2**63)}, HEAD, WEIGHT.tobytes()), "header needs byte 9,223,3"),
     "text that is none": (model({b"\xff\xfe": 1}, HEAD, WEIGHT.tobytes()), "not UTF-8"),
-    "2^60 tensors": (model({}, HEAD, WEIGHT.tobytes(), counts=(2**60, 0)), "1152921504606846976 tensors"),
-    "2^64 - 1 facts": (model({}, HEAD, WEIGHT.tobytes(), counts=(1, U64 - 1)), "18446744073709551615 facts"),
+    "2^60 tensors": (model({}, HEAD, WEIGHT.tobytes(), counts=(2**60, 0)), "1,152,921,504,606,846,976 tensors"),
+    "2^64 - 1 facts": (model({}, HEAD, WEIGHT.tobytes(), counts=(1, U64 - 1)), "18,446,744,073,709,551,615 facts"),
     "an offset that wraps": (model({}, {"output.weight": ([8, 8], 0, U64 - 64)}, WEIGHT.tobytes()), "puts 'output.weight' at"),
     "sizes that wrap": (model({}, {"output.weight": ([2**32] * 2, 0, 0)}, WEIGHT.tobytes()), "puts 'output.weight' at"),
     "no weights": (model({}, {"output.weight": ([0, 8], 0, 0)}, WEIGHT.tobytes()), "without a weight"),

@@ -106,7 +106,7 @@ def contest(
     """Interleaved times of ``call(queries[j : j + batch])`` for every contestant; ``queries`` wrap around."""
     plan = schedule or Schedule()
     if not 0 < batch <= len(queries):
-        raise OptionError(f"batch {batch} with {len(queries)} queries; expected 1 to {len(queries)}: pass more queries")
+        raise OptionError(f"batch {batch} with {len(queries):,} queries; expected 1 to {len(queries):,}: pass more queries")
     batches = [queries[start : start + batch] for start in range(0, len(queries) - batch + 1, batch)]
     prepared = {one.name: [one.prepare(block) for block in batches] for one in contestants}
     seconds: dict[str, list[float]] = {one.name: [] for one in contestants}

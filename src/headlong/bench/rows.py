@@ -214,7 +214,7 @@ def spread(layer: Layer, hidden: NDArray[Any], settings: Settings) -> tuple[Any,
     batches = tuple(batch for batch in settings.batches if batch <= len(queries))
     if not batches:
         least = min(settings.batches, default=1)
-        raise OptionError(f"no batch size fits {len(queries)} queries; the smallest is {least}: pass more queries")
+        raise OptionError(f"no batch size fits {len(queries):,} queries; the smallest is {least}: pass more queries")
     return queries, replace(settings, batches=batches, queries=len(queries))
 
 

@@ -21,6 +21,12 @@ UsageFault: Any = typer.BadParameter.__mro__[1]
 """What a wrong command line raises; the releases of Typer keep it in different places."""
 
 
+STOPPED = 130
+"""The status of a program that Ctrl-C ended."""
+RESUMED = ("distill", "truth")
+"""Commands that go on where they were stopped."""
+
+
 class OneLine(TyperGroup):
     """Every fault that is not ours to fix is one line on stderr and exit status 2, whoever finds it."""
 
@@ -37,12 +43,18 @@ class OneLine(TyperGroup):
             status = refused(as_spelt(str(fault), options) or type(fault).__name__)
         except OSError as fault:
             status = refused(f"{fault.filename}: {cause(fault)}" if fault.filename else cause(fault))
+        if status == STOPPED:
+            again = self._asked_for(args[0] if args else extra.get("args")) in RESUMED
+            refused(f"stopped, no file is half-written{'; the same command goes on from there' if again else ''}")
         sys.exit(status)
+
+    def _asked_for(self, args: Any) -> str:
+        words = sys.argv[1:] if args is None else list(args)
+        return next((word for word in words if word in self.commands), "")
 
     def _options(self, args: Any) -> dict[str, str]:
         """``{"log_probs": "--log-probs"}`` of the command that was asked for."""
-        words = sys.argv[1:] if args is None else list(args)
-        command = next((self.commands[word] for word in words if word in self.commands), None)
+        command = self.commands.get(self._asked_for(args))
         params = command.params if command is not None else []
         return {str(one.name): max(one.opts, key=len) for one in params if one.param_type_name == "option"}
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from headlong.cli import refused_formats
-from headlong.errors import DtypeError, HeadlongError, MalformedFileError, MissingTensorError, StoreError, cause
+from headlong.errors import DtypeError, HeadlongError, MalformedFileError, MissingTensorError, StoreError, an, cause
 from headlong.store import mapped_bytes
 
 FAULTS = (ValueError, TypeError, EOFError, OverflowError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError,
@@ -41,7 +41,7 @@ def read(path: str, name: str | None = None, usual: Sequence[str] = ()) -> Any:
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {cause(error)}") from error
     except FAULTS as error:
-        what = f"is not an {'.npz' if packed else '.npy'} file of numbers: {error}"
+        what = f"is not {an('.npz' if packed else '.npy')} file of numbers: {error}"
         objects = re.search("Object arrays|Python objects", str(error))
         said = "holds Python objects, which are never read" if objects else what
         raise MalformedFileError(f"{path} {said}; save numbers with numpy.save") from error

@@ -149,11 +149,18 @@ def engine(text: str, threads: int | None, given: Mapping[str, bool]) -> Engine 
     return found
 
 
-def target(path: Path, *read: str | None, replaced: tuple[str, ...] = ()) -> Path:
-    """``path``, which a command will write: its folder is there, and no file of the user's is in its place.
+JSON, PAGE, TENSORS = (".json", ".jsonl"), (".html", ".htm"), (".safetensors",)
+"""How the names of files end that commands write; a name without an ending is taken, too."""
+
+
+def target(path: Path, ends: tuple[str, ...], *read: str | None, replaced: tuple[str, ...] = ()) -> Path:
+    """``path``, which a command will write: it ends as what is written there does, its folder is there, and no file of the
+    user's is in its place.
 
     ``read``  what the command reads, which it must not replace; tensors are replaced only where they are ``replaced`` forms
     """
+    if path.suffix and path.suffix not in ends:
+        raise OptionError(f"{path} ends in {path.suffix}; expected a name that ends in {' or '.join(ends)}, or has no ending")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder, open_to_us = path.is_dir(), os.access(path.parent, os.W_OK)

@@ -84,7 +84,7 @@ def plain_lines(every: float = SILENCE, out: TextIO | None = None) -> Iterator[S
     def tell() -> None:
         while not ended.wait(every):
             label, done, total = at
-            steps = f", {done} of {total}" if total else ""
+            steps = f", {done:,} of {total:,}" if total else ""
             target = out or sys.stderr
             target.write(f"headlong: {label or 'reading'}{steps}, {time.monotonic() - started:.0f} s\n")
             target.flush()

@@ -62,7 +62,7 @@ def load(vocab: int = 20_000, root: str | os.PathLike[str] | None = None, progre
     words = vocabulary(train, vocab)
     if len(words) < vocab or not valid:
         raise DataError(
-            f"the standard library's source has {len(words)} different words in {len(files)} files where {vocab} were "
+            f"the standard library's source has {len(words):,} different words in {len(files):,} files where {vocab:,} were "
             f"asked for; use a Python install that carries its source (.py) files, or a smaller vocabulary"
         )
     ids = {word: index for index, word in enumerate(words)}

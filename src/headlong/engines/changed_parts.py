@@ -76,7 +76,7 @@ def new_ids(ids: Any, count: int, vocab: int) -> Ids:
         return np.arange(vocab, vocab + count)
     names = checked_ids(as_numpy(ids, "ids").reshape(-1), vocab + count, "ids")
     if len(names) != count or len(np.unique(names)) != count:
-        raise IdError(f"{len(names)} ids were given for {count} rows; expected one id for each row, none twice")
+        raise IdError(f"{len(names):,} ids were given for {count:,} rows; expected one id for each row, none twice")
     if (names >= vocab).any() and int(names.max()) != vocab + int((names >= vocab).sum()) - 1:
         raise IdError(f"ids reach {int(names.max())}; expected the next ids after {vocab - 1}, the last one, without a gap")
     return names

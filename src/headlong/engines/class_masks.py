@@ -106,7 +106,7 @@ def _rows(ids: Any, batch: int, name: str) -> Any:
         rows = [as_numpy(row, f"{name}[{i}]") for i, row in enumerate(ids)]
         if len(rows) == batch:
             return rows
-        raise ShapeError(f"{name} has {len(rows)} rows; {_expected(batch)}")
+        raise ShapeError(f"{name} has {len(rows):,} rows; {_expected(batch)}")
     array = as_numpy(ids, name)
     if array.ndim == 1:
         return array[None, :]

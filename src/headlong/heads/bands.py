@@ -140,5 +140,5 @@ def checked_widths(widths: Sequence[int] | None, dim: int, bands: int) -> list[i
         return [max(narrowest, dim // 4 ** (number + 1)) for number in range(bands)]
     found = wholes(widths, "widths", narrowest, dim)
     if len(found) != bands:
-        raise OptionError(f"widths {found} for {bands} bands; expected one for each, from {narrowest} to {dim}")
+        raise OptionError(f"widths {found} for {bands} bands; expected one for each, from {narrowest} to {dim:,}")
     return found

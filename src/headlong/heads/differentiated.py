@@ -117,13 +117,13 @@ def _blocks(
         share = 2 if columns == "split" else 1  # D/2 + D/4 + D/8 fit side by side
         found = [(size, max(1, dim // (cut * share))) for size, cut in parts if size]
         if columns == "split" and sum(width for _, width in found) > dim:
-            raise OptionError(f"{dim} dimensions are too few to split; give sizes and widths, or columns='prefix'")
+            raise OptionError(f"{dim:,} dimensions are too few to split; give sizes and widths, or columns='prefix'")
         return [size for size, _ in found], [width for _, width in found]
     sizes, widths = wholes(sizes, "sizes", 1, vocab), wholes(widths, "widths", 1, dim)
     if len(sizes) != len(widths) or sum(sizes) != vocab:
-        raise OptionError(f"sizes {sizes} with {len(widths)} widths; expected as many of each, from 1, adding up to {vocab}")
+        raise OptionError(f"sizes {sizes} with {len(widths):,} widths; expected as many of each, from 1, adding up to {vocab}")
     if sorted(widths, reverse=True) != widths:
-        raise OptionError(f"widths {widths}; expected numbers from {dim} down to 1, none larger than the one before")
+        raise OptionError(f"widths {widths}; expected numbers from {dim:,} down to 1, none larger than the one before")
     if columns == "split" and sum(widths) > dim:
-        raise OptionError(f"widths {widths} add up to {sum(widths)}; slices side by side have {dim} dimensions to share")
+        raise OptionError(f"widths {widths} add up to {sum(widths)}; slices side by side have {dim:,} dimensions to share")
     return sizes, widths

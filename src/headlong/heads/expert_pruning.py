@@ -124,10 +124,10 @@ def seeded(
     """
     vocab, dim = weight.shape
     if not vocab <= rows <= experts * vocab:
-        raise OptionError(f"rows={rows}; expected {vocab} (each class once) to {experts * vocab} (every expert has all)")
+        raise OptionError(f"rows={rows}; expected {vocab:,} (each class once) to {experts * vocab:,} (every expert has all)")
     head = ExpertsHead(dim, vocab, experts=1, bias=True, **options)
     if not 1 <= experts <= vocab:
-        raise OptionError(f"experts={experts} for {vocab} classes; expected 1 to {vocab}: an expert has a class or more")
+        raise OptionError(f"experts={experts} for {vocab:,} classes; expected 1 to {vocab:,}: an expert has a class or more")
     dense = torch.cat([weight, bias[:, None]], 1)
     x = head.read(hidden)
     gate, gain = split(torch.zeros_like(head.gate[0]), x, experts, trials)

@@ -95,7 +95,7 @@ def _no_answer(group: Group, start: float, timeout: float, error: Exception) -> 
     rank, size, waited = dist.get_rank(group), dist.get_world_size(group), time.monotonic() - start
     why = (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
     return PeerError(
-        f"rank {rank} of {size} got no answer from the others and waited {waited:.1f} s (timeout {timeout:g} s): "
+        f"rank {rank} of {size:,} got no answer from the others and waited {waited:.1f} s (timeout {timeout:g} s): "
         f"a process has died or hangs ({why}); restart the group"
     )
 
@@ -185,7 +185,7 @@ def connect(engine: Engine, group: Group = None, *, timeout: float = TIMEOUT) ->
 def share(vocab: int, rank: int, size: int) -> slice:
     """``[rank * vocab / size, (rank + 1) * vocab / size)``: the classes of a rank, as many as any other's or one fewer."""
     if vocab < size:  # said in every process: none is left waiting for one that stopped here
-        raise OptionError(f"{vocab} classes are too few for {size} processes; use fewer processes")
+        raise OptionError(f"{vocab:,} classes are too few for {size:,} processes; use fewer processes")
     return slice(rank * vocab // size, (rank + 1) * vocab // size)
 
 

@@ -59,7 +59,7 @@ def harvest(
     """
     if dtype not in STORED or rows < 0 or not texts:
         expected = "at least one text, rows of 0 or more, dtype float16 or float32"
-        raise OptionError(f"{len(texts)} texts, rows {rows}, dtype {dtype}; expected {expected}")
+        raise OptionError(f"{len(texts):,} texts, rows {rows}, dtype {dtype}; expected {expected}")
     folder = Path(file_name(out, "out"))
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file; give another folder with --out")
@@ -71,7 +71,7 @@ def harvest(
         # a token is at least one character; sixteen of them for each are more than tokenizers make of text
         ids = torch.tensor(tokenizer(text[: 16 * (rows + 1)] if rows else text)["input_ids"])
         if len(ids) < 2:
-            raise DataError(f"the {name} text has {len(ids)} tokens for this tokenizer; expected 2 or more")
+            raise DataError(f"the {name} text has {len(ids):,} tokens for this tokenizer; expected 2 or more")
         _check_match(model, layer, ids[: min(window, len(ids))])
         count = min(rows, len(ids) - 1) if rows else len(ids) - 1
         move = stage(f"{name} vectors") if stage is not None else None
@@ -91,7 +91,7 @@ def read_texts(path: str | os.PathLike[str], splits: tuple[str, ...]) -> dict[st
     where = Path(file_name(path))
     files = {name: where / f"{name}.txt" for name in splits} if where.is_dir() else dict.fromkeys(splits, where)
     if len(files) > 1 and not where.is_dir():
-        raise OptionError(f"{where} is one text, and {', '.join(splits)} are {len(files)}; expected a folder of so many")
+        raise OptionError(f"{where} is one text, and {', '.join(splits)} are {len(files):,}; expected a folder of so many")
     try:
         return {name: file.read_text(encoding="utf-8") for name, file in files.items()}
     except (OSError, UnicodeDecodeError) as error:

@@ -117,10 +117,10 @@ def vectors(column: Any, dim: int, name: str) -> Any:
         try:
             vector = np.asarray(as_numpy(given, name) if kind_of(given) == "torch" else given, np.float32)
         except Exception as error:  # an object's own __array__ may raise anything
-            kind = type(value).__name__
-            raise InputError(f"row {place} of the batch has a {kind} in {name!r}; expected {dim} numbers: {error}") from error
+            found = f"row {place:,} of the batch has {named(value)} in {name!r}"
+            raise InputError(f"{found}; expected {dim:,} numbers: {error}") from error
         if vector.shape != (dim,):
-            raise InputError(f"row {place} of the batch has {name!r} of shape {list(vector.shape)}; expected {dim} numbers")
+            raise InputError(f"row {place} of the batch has {name!r} of shape {list(vector.shape)}; expected {dim:,} numbers")
         if not np.isfinite(vector).all():
             raise InputError(f"row {place} of the batch has NaN or infinity in {name!r}; drop or repair it before scoring")
         rows[place] = vector

@@ -31,7 +31,7 @@ from transformers import GenerationMixin, PreTrainedModel, PreTrainedTokenizerBa
 import headlong
 from headlong.compile import ADAPTED
 from headlong.engines.contract import Verbs
-from headlong.errors import DtypeError, InputError, OptionError, named
+from headlong.errors import DtypeError, InputError, OptionError, an, named
 from headlong.integrations.generation.decoding import ACCELERATED, Generate, check_generate, generate, hooked
 from headlong.integrations.generation.fast_head import FastHead, Gain
 from headlong.integrations.generation.inspect_model import (
@@ -231,7 +231,7 @@ def _check(linear: Any) -> None:
         )
     if type(linear.weight) is not nn.Parameter:
         kind = type(linear.weight).__name__
-        raise InputError(f"the output layer's weight is a {kind}; expected plain numbers: dequantise it")
+        raise InputError(f"the output layer's weight is {an(kind)}; expected plain numbers: dequantise it")
     if linear.weight.device.type != "cpu":
         raise DtypeError(f"the model is on {linear.weight.device}; this reads from the CPU's memory: pass model.cpu()")
     if linear.weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):

@@ -91,6 +91,6 @@ def _checked(number: int, band: Band, dim: int) -> Band:
     layer, projection = band
     if projection is None:
         if layer.dim != dim:
-            raise ShapeError(f"band {number} reads {layer.dim} numbers, the hidden vector has {dim}; give it a projection")
+            raise ShapeError(f"band {number} reads {layer.dim:,} numbers, the hidden vector has {dim:,}; give it a projection")
         return band
     return Band(layer, checked_projection(projection, (layer.dim, dim), f"band {number}"))

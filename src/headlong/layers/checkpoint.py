@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headlong.arrays import Array
-from headlong.errors import MalformedFileError, MissingFileError, MissingTensorError, StoreError
+from headlong.errors import MalformedFileError, MissingFileError, MissingTensorError, StoreError, an
 from headlong.layers.codes_and_scales import block_of_config, companions, packed, stored, written_out
 from headlong.layers.conventions import link_of_config
 from headlong.layers.gguf_file import PART, GgufFile, is_gguf
@@ -171,7 +171,7 @@ class Checkpoint:
         if kinds and not any(map(WITH_WORDS.search, kinds)):
             own = " or ".join(f"weight={name!r}" for name in names if CLASSIFIERS.search(name))
             return (
-                f"holds a {kinds[0]}, which has no output layer that is known here: {words} embeds its inputs; "
+                f"holds {an(kinds[0])}, which has no output layer that is known here: {words} embeds its inputs; "
                 + (f"pass {own} for its own, or " if own else "")
                 + asked
             )

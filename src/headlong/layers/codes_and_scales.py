@@ -138,7 +138,7 @@ def written_out(how: Stored, read: Callable[[str], Array], block: Block = (None,
     zero = None if how.zero is None else _zeros(read(how.zero), how, scale.shape, codes, dim)
     for name, size, count in (("rows", vocab, scale.shape[0]), ("columns", dim, scale.shape[1])):
         if not 1 <= count <= size:
-            raise MalformedFileError(f"{how.scale} is {shape_of(scale)}: {count} scales for {size} {name} of {how.codes}")
+            raise MalformedFileError(f"{how.scale} is {shape_of(scale)}: {count:,} scales for {size:,} {name} of {how.codes}")
     down = _places(vocab, scale.shape[0], block[0], how)
     along = _places(dim, scale.shape[1], block[1], how)
     dense = np.empty((vocab, dim), np.float32)
@@ -248,6 +248,6 @@ def _places(size: int, groups: int, side: int | None, how: Stored) -> NDArray[np
         )
     if -(-size // side) != groups:
         raise MalformedFileError(
-            f"{how.scale} has {groups} scales for {size} places of {how.codes}; config.json says {side} share one"
+            f"{how.scale} has {groups} scales for {size:,} places of {how.codes}; config.json says {side} share one"
         )
     return np.arange(size) // side

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from headlong.errors import MalformedFileError, OptionError
+from headlong.errors import MalformedFileError, OptionError, an
 from headlong.links import IDENTITY, Affine, Link, SoftCap
 
 
@@ -87,11 +87,11 @@ def link_of_config(config: Mapping[str, Any], name: str = "config.json") -> Link
         config, family = half, str(half.get("model_type", ""))
         half = half_with_head(config)
     if family in NO_LINK:
-        raise OptionError(f"{name}: a {family} model {NO_LINK[family]}, which is not one of headlong's links; pass link=")
+        raise OptionError(f"{name}: {an(family)} model {NO_LINK[family]}, which is not one of headlong's links; pass link=")
     _refuse_a_cut_vocabulary(half, name)
     if family not in CONVENTIONS:
         for key, value in _suspects(config):
-            kind = f"a {family} model" if family else "a model without a model_type"
+            kind = f"{an(family)} model" if family else "a model without a model_type"
             raise OptionError(f"{name}: what {key}={value!r} does to the logits of {kind} is not known here; pass link=")
         return IDENTITY
     make, key, silent = CONVENTIONS[family]

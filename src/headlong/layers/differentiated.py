@@ -88,7 +88,7 @@ def _checked(number: int, block: Block, dim: int) -> Block:
         return Block(layer, 0, checked_projection(projection, (layer.dim, dim), f"block {number}"))
     if type(start) is not int or not 0 <= start <= dim - layer.dim:
         raise OptionError(
-            f"block {number} reads {layer.dim} columns from {start!r} on; the hidden vector has {dim}: start at 0 to "
+            f"block {number} reads {layer.dim:,} columns from {start!r} on; the hidden vector has {dim:,}: start at 0 to "
             f"{dim - layer.dim}"
         )
     return block

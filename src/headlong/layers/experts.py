@@ -89,10 +89,10 @@ class ExpertsLayer(StructuredLayer):
         if not np.isfinite(gate).all():
             raise NonFiniteError("gate holds NaN or infinity; expected finite numbers: repair or retrain it")
         if len(gate) > self.vocab:
-            raise OptionError(f"{len(gate)} experts for {self.vocab} classes; expected no more experts than classes")
+            raise OptionError(f"{len(gate):,} experts for {self.vocab:,} classes; expected no more experts than classes")
         if starts.shape != (len(gate) + 1,) or starts[0] != 0 or starts[-1] != rows or ids.shape != (rows,):
             raise ShapeError(
-                f"starts {list(starts.shape)} and ids {list(ids.shape)} do not divide {rows} rows among {len(gate)} experts; "
+                f"starts {list(starts.shape)} and ids {list(ids.shape)} do not divide {rows:,} rows among {len(gate)} experts; "
                 "expected starts [experts + 1] from 0 to the rows, ids [rows]"
             )
         if (empty := starts[1:] <= starts[:-1]).any():  # compared, not subtracted: damaged numbers may be far apart
@@ -110,7 +110,7 @@ class ExpertsLayer(StructuredLayer):
         sizes = self.sizes
         return (
             f"ExpertsLayer(vocab={self.vocab}, dim={self.dim}, {self.weight.dtype.name}, {self.experts} experts of "
-            f"{sizes.min()} to {sizes.max()} classes, {len(self.weight)} rows)"
+            f"{sizes.min()} to {sizes.max()} classes, {len(self.weight):,} rows)"
         )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from headlong.arrays import Array, pieces
 from headlong.dtypes import BFLOAT16
-from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError
+from headlong.errors import DtypeError, MalformedFileError, MissingPackageError, MissingTensorError, OptionError, an
 from headlong.layers.gguf_header import MAGIC, GgufHeader, GgufTensor
 from headlong.layers.gguf_logits import gguf_link
 from headlong.layers.tying import ARCHITECTURES
@@ -132,7 +132,7 @@ class GgufFile:
         value = self._parts[0].value
         kind, why = value("general.architecture"), ""
         if kind not in ARCHITECTURES:
-            why = f"and a {kind} model is not known to share {EMBEDDING}"
+            why = f"and {an(kind)} model is not known to share {EMBEDDING}"
         elif value(f"{kind}.pooling_type") not in (None, 0):
             why = "but pools its vectors, to give one of a whole text"
         if why:
@@ -161,7 +161,7 @@ def _parts(path: Path) -> list[GgufHeader]:
         raise MalformedFileError(f"{path} says that it is part {number!r} of {count!r}; split the model again")
     if named is None or (int(named[1]), int(named[2])) != (number + 1, count):
         raise MalformedFileError(
-            f"{path} is part {number + 1} of {count} of a model; parts are found by their names: call it "
+            f"{path} is part {number + 1} of {count:,} of a model; parts are found by their names: call it "
             f"MODEL-{number + 1:05}-of-{count:05}.gguf, or merge the parts with llama-gguf-split --merge"
         )
     found = []
@@ -169,6 +169,6 @@ def _parts(path: Path) -> list[GgufHeader]:
         place = path.with_name(f"{path.name[: named.start()]}-{at + 1:05}-of-{count:05}.gguf")
         part = first if at == number else GgufHeader(mapped_bytes(place, "GGUF"), str(place))
         if part.value("split.no") != at or part.value("split.count") != count:
-            raise MalformedFileError(f"{place} does not say that it is part {at + 1} of {count}; split the model again")
+            raise MalformedFileError(f"{place} does not say that it is part {at + 1} of {count:,}; split the model again")
         found.append(part)
     return found

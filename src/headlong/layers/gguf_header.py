@@ -121,7 +121,7 @@ class GgufHeader:
         kind, count = self._scalar("I"), self._scalar("Q")
         size = 8 if kind == TEXT else struct.calcsize(self._code(kind))
         if count > (len(self._data) - self._at) // size:
-            raise self._broken(f"says that {key!r} has {count} entries, more than fit into the file")
+            raise self._broken(f"says that {key!r} has {count:,} entries, more than fit into the file")
         found = _List(kind, count, self._at)
         if kind != TEXT:
             self._pass(size * count)
@@ -167,7 +167,7 @@ class GgufHeader:
         start = origin + offset
         stop = start + math.prod(shape) // block * size
         if offset % step or stop > len(self._data):
-            raise self._broken(f"puts {name!r} at the bytes {start} to {stop} of {len(self._data)}")
+            raise self._broken(f"puts {name!r} at the bytes {start:,} to {stop:,} of {len(self._data):,}")
         return GgufTensor(name, spelled, kind, shape, start, stop)
 
     def _sizes(self) -> tuple[int, ...]:
@@ -205,11 +205,11 @@ class GgufHeader:
     def _pass(self, count: int) -> None:
         self._at += count
         if self._at > len(self._data):
-            raise self._broken(f"is cut off or damaged: its header needs byte {self._at}, it has {len(self._data)}")
+            raise self._broken(f"is cut off or damaged: its header needs byte {self._at:,}, it has {len(self._data):,}")
 
     def _count(self, count: int, size: int, what: str) -> int:
         if count > min(MOST_ENTRIES, (len(self._data) - self._at) // size):
-            raise self._broken(f"says that it has {count} {what}, more than fit into its {len(self._data)} bytes")
+            raise self._broken(f"says that it has {count:,} {what}, more than fit into its {len(self._data):,} bytes")
         return count
 
     def _broken(self, what: str) -> MalformedFileError:

@@ -11,7 +11,7 @@ is refused, since a guess would be called proved.
 
 from __future__ import annotations
 
-from headlong.errors import MalformedFileError, OptionError
+from headlong.errors import MalformedFileError, OptionError, an
 from headlong.layers.gguf_header import GgufHeader
 from headlong.links import IDENTITY, Affine, Link, SoftCap
 
@@ -35,7 +35,7 @@ def gguf_link(header: GgufHeader, name: str) -> Link:
     architecture = str(header.value("general.architecture") or "")
     prefix = f"{architecture}."
     if architecture in CUT:
-        raise OptionError(f"{name} is a {architecture} model, which {CUT[architecture]}; pass link= for the layer without that")
+        raise OptionError(f"{name} is {an(architecture)} model, which {CUT[architecture]}; pass link= for one without")
     for key in header.keys:
         about = key.removeprefix(prefix)
         if "logit" in about and about not in (SCALE, CAP) and not any(other in about for other in OF_OTHER_LOGITS):

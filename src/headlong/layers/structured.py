@@ -25,7 +25,16 @@ import numpy as np
 from headlong.arrays import Array, as_numpy, stored_matrix, unchanging
 from headlong.cached_attribute import once
 from headlong.dtypes import Ids
-from headlong.errors import DtypeError, HeadlongError, IdError, MalformedFileError, NonFiniteError, ShapeError, named
+from headlong.errors import (
+    DtypeError,
+    HeadlongError,
+    IdError,
+    MalformedFileError,
+    NonFiniteError,
+    ShapeError,
+    an,
+    named,
+)
 from headlong.layers.matrix import FORMAT as MATRIX_FORMAT
 from headlong.layers.matrix import Layer
 from headlong.store import TensorFile, check_version, json_object, open_file, write_file
@@ -112,7 +121,7 @@ def load_layer(path: str | os.PathLike[str]) -> Layer | StructuredLayer:
         return Layer.load(path)
     if file.metadata.get("format", "").startswith("headlong") and file.metadata["format"] != FORMAT:
         raise MalformedFileError(
-            f"{file.name} holds a {file.metadata['format']}; expected a layer: headlong.load opens engines, too"
+            f"{file.name} holds {an(file.metadata['format'])}; expected a layer: headlong.load opens engines, too"
         )
     check_version(file.metadata, FORMAT, VERSION, file.name)
     return rebuilt(file, json_object(file.metadata.get("layer", "").encode(), f"{file.name}: the layer"))

@@ -99,7 +99,7 @@ def check_tree(children: Ids, starts: Ids) -> Ids:
         raise OptionError("the tree has no leaf; a branch to class c is written ~c")
     if inner.max(initial=0) >= nodes or leaves.max() >= len(leaves):
         wrong = f"node {inner.max()} of {nodes}" if inner.max(initial=0) >= nodes else f"class {leaves.max()}"
-        raise OptionError(f"the tree leads to {wrong}, with {len(leaves)} leaves: a class is missing, or a node is")
+        raise OptionError(f"the tree leads to {wrong}, with {len(leaves):,} leaves: a class is missing, or a node is")
     seen = np.bincount(leaves, minlength=len(leaves))
     if (seen != 1).any():
         raise OptionError(f"the tree misses class {np.argmin(seen)} and has class {np.argmax(seen)} {seen.max()} times")

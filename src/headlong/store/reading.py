@@ -26,6 +26,7 @@ from headlong.errors import (
     MissingTensorError,
     StoreError,
     VersionError,
+    an,
     cause,
 )
 from headlong.number_checks import file_name
@@ -118,11 +119,11 @@ def mapped_bytes(path: str | os.PathLike[str], expected: str, mapped: bool = Tru
     name = file_name(path)
     try:
         if not stat.S_ISREG(os.stat(name).st_mode):  # a pipe may never end
-            raise StoreError(f"{name} is not a regular file; expected a {expected} file")
+            raise StoreError(f"{name} is not a regular file; expected {an(expected)} file")
         with open(name, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size == 0:
-                raise MalformedFileError(f"{name} is empty; expected a {expected} file")
+                raise MalformedFileError(f"{name} is empty; expected {an(expected)} file")
             if mapped:
                 return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             data = memory(size)  # on a page's border, as a mapped file is
@@ -157,7 +158,7 @@ def _some(names: Mapping[str, Any], most: int = 12) -> str:
 def _header(data: bytes | mmap.mmap, name: str) -> tuple[dict[str, Any], int]:
     size = len(data)
     if size < 8:
-        raise MalformedFileError(f"{name} has {size} bytes; a safetensors file starts with 8 bytes of header length")
+        raise MalformedFileError(f"{name} has {size:,} bytes; a safetensors file starts with 8 bytes of header length")
     (length,) = struct.unpack("<Q", data[:8])
     if length > HEADER_LIMIT:
         raise MalformedFileError(
@@ -165,7 +166,7 @@ def _header(data: bytes | mmap.mmap, name: str) -> tuple[dict[str, Any], int]:
             "are allowed"
         )
     if 8 + length > size:
-        raise MalformedFileError(f"{name} is cut off: its header ends at byte {8 + length}, the file at {size}")
+        raise MalformedFileError(f"{name} is cut off: its header ends at byte {8 + length:,}, the file at {size:,}")
     if data[8:9] != b"{":
         raise MalformedFileError(f"{name} is not a safetensors file: its header does not start with '{{'")
     return json_object(data[8 : 8 + length], f"{name}: the header", _unsigned), 8 + length
@@ -237,11 +238,11 @@ def _check_cover(tensors: Mapping[str, TensorInfo], size: int, name: str) -> Non
     for key, info in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
         if info.start != end:
             trouble = "overlaps the tensor before it" if info.start < end else "leaves a hole before it"
-            raise MalformedFileError(f"{name}: tensor {key!r} starts at byte {info.start}, not {end}: it {trouble}")
+            raise MalformedFileError(f"{name}: tensor {key!r} starts at byte {info.start:,}, not {end:,}: it {trouble}")
         end = info.stop
     if end != size:
         trouble = "is cut off" if end > size else "has bytes that belong to no tensor"
-        raise MalformedFileError(f"{name} {trouble}: its tensors take {end} bytes, it holds {size}")
+        raise MalformedFileError(f"{name} {trouble}: its tensors take {end:,} bytes, it holds {size:,}")
 
 
 def check_version(metadata: Mapping[str, str], form: str, newest: int, name: str) -> int:

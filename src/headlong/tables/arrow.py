@@ -99,18 +99,18 @@ def _rows(chunk: Any, dim: int | None, name: str, first: int) -> Array:
     chunk = _stored(chunk)
     if chunk.null_count:
         row = int(np.flatnonzero(chunk.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"row {first + row} of {name} is null; drop or fill such rows")
+        raise InputError(f"row {first + row:,} of {name} is null; drop or fill such rows")
     if _fixed(chunk.type) is None:
         lengths = np.diff(chunk.offsets.to_numpy())
         dim = int(lengths[0]) if dim is None else dim
         if (other := np.flatnonzero(lengths != dim)).size:
             row = int(other[0])
-            said = f"row {first + row} of {name} has {lengths[row]} numbers where those before have {dim}"
+            said = f"row {first + row:,} of {name} has {lengths[row]:,} numbers where those before have {dim:,}"
             raise ShapeError(f"{said}; expected vectors of one length: drop or repair it")
     values = chunk.flatten()
     if values.null_count:
         row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]) // max(1, dim or 0)
-        raise InputError(f"row {first + row} of {name} has a null among its numbers; drop or fill such rows")
+        raise InputError(f"row {first + row:,} of {name} has a null among its numbers; drop or fill such rows")
     found: Array = values.to_numpy(zero_copy_only=True).reshape(len(chunk), -1)
     return found
 

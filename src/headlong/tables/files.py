@@ -145,7 +145,7 @@ def _pieces(files: list[str], counts: list[int], column: str, name: str, start: 
                 for at, column_part in _batches(file, column, low, high):
                     rows = rows_of(column_part, f"{name}: column {column!r}", first + at)
                     if rows.shape[1] != (dim or rows.shape[1]):
-                        said = f"row {first + at} of {name} has {rows.shape[1]} numbers where those before have {dim}"
+                        said = f"row {first + at:,} of {name} has {rows.shape[1]} numbers where those before have {dim:,}"
                         raise ShapeError(f"{said}; expected vectors of one length")
                     dim = rows.shape[1]
                     yield rows

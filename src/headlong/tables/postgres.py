@@ -36,7 +36,7 @@ def vectors(data: bytes | mmap.mmap, field: str | None, name: str) -> Array:
     size, raw = sizes[0], np.frombuffer(data, np.uint8)
     if (other := np.flatnonzero(np.array(sizes) != size)).size:
         row = int(other[0])
-        said = f"row {row} of {name} has a vector of {sizes[row]} bytes where those before have {size}"
+        said = f"row {row:,} of {name} has a vector of {sizes[row]:,} bytes where those before have {size:,}"
         raise ShapeError(f"{said}; expected vectors of one length")
     heads = np.stack([raw[start : start + 4] for start in starts]).view(">u2").reshape(-1, 2)
     dim = int(heads[0, 0])
@@ -70,11 +70,11 @@ def _bodies(data: bytes | mmap.mmap, at: int, field: str | None, name: str) -> t
             bodies.append((at, size))
             at += max(0, size)
         if at > len(data) or fields < 1:
-            raise MalformedFileError(f"{name} is cut off or damaged in row {len(starts)}; copy it again")
+            raise MalformedFileError(f"{name} is cut off or damaged in row {len(starts):,}; copy it again")
         if place < 0:
             place = _place(data, bodies, field, name)
         if place >= len(bodies) or bodies[place][1] < 0:
-            raise ShapeError(f"row {len(starts)} of {name} has no vector (null); add WHERE ... IS NOT NULL to what is copied")
+            raise ShapeError(f"row {len(starts):,} of {name} has no vector (null); add WHERE ... IS NOT NULL to what is copied")
         starts.append(bodies[place][0])
         sizes.append(bodies[place][1])
 
@@ -83,7 +83,7 @@ def _place(data: bytes | mmap.mmap, bodies: list[tuple[int, int]], field: str | 
     """The number of the field that holds vectors."""
     if field is not None:
         if not field.isdecimal() or int(field) >= len(bodies):
-            raise MissingTensorError(f"{name} has {len(bodies)} fields, numbered from 0; there is no {field!r}")
+            raise MissingTensorError(f"{name} has {len(bodies):,} fields, numbered from 0; there is no {field!r}")
         return int(field)
     found = [place for place, (start, size) in enumerate(bodies) if size > 0 and _is_vector(bytes(data[start : start + size]))]
     if len(found) != 1:

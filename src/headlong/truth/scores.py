@@ -61,7 +61,7 @@ def piece_of(rows: Array, metric: str, first: int = 0) -> Piece:
         return Piece(metric, rows, Layer(rows), longest)
     if longest**2 > LARGEST:
         row = first + int(np.argmax(squares))
-        raise NonFiniteError(f"row {row} of the items is so long that its square is beyond float32; rescale the rows")
+        raise NonFiniteError(f"row {row:,} of the items is so long that its square is beyond float32; rescale the rows")
     return Piece(metric, rows, Layer(rows, (-0.5 * squares).astype(np.float32)), longest)
 
 

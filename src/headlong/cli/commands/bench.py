@@ -78,7 +78,8 @@ def bench(args: BenchArguments) -> None:
     from headlong.report.files import MADE_UP, bench_page
 
     for path in filter(None, (args.out, args.html)):
-        inputs.target(path, layer, args.hidden, args.calibration)
+        ends = inputs.PAGE if path is args.html else inputs.JSON
+        inputs.target(path, ends, layer, args.hidden, args.calibration)
     ways = WAYS if args.way == "both" else (args.way,)
     same = {name: getattr(args, name) for name in ("k", "eps", "delta", "queries", "rounds", "seconds", "seed")}
     chosen = Settings(batches=batches(args.batch), threads=count, ways=ways, **same)
@@ -112,7 +113,7 @@ def decoders(path: str, threads: int, rounds: int, out: Path | None, as_json: bo
     from headlong.report.decoding import decoding
 
     if out is not None:
-        inputs.target(out, path)
+        inputs.target(out, inputs.JSON, path)
     with bars() as stage:
         record = gguf.run(path, gguf.Turns(rounds=rounds), threads, progress=stage("turns"))
     told(record, lambda: show(decoding(record)), out, as_json)

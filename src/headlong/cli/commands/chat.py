@@ -67,6 +67,6 @@ def taken(tokens: list[Any], vocab: int) -> str:
     body, head = (1e3 * statistics.median(getattr(token, part) for token in tokens[1:] or tokens) for part in ("body", "head"))
     rows, read = statistics.median(token.rows for token in tokens), statistics.median(token.bytes for token in tokens)
     return (
-        f"[{len(tokens)} tokens, prompt {1e3 * tokens[0].body:.0f} ms, then {body + head:.2f} ms a token: body {body:.2f}, "
+        f"[{len(tokens):,} tokens, prompt {1e3 * tokens[0].body:.0f} ms, then {body + head:.2f} ms a token: body {body:.2f}, "
         f"head {head:.2f}, with {rows:,.0f} of {vocab:,} rows scored and {read / 2**20:.1f} MiB read]"
     )

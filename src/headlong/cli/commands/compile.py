@@ -15,6 +15,7 @@ from headlong.cli.shared_options import (
     CalibrationFile,
     Delta,
     Eps,
+    Json,
     LayerFile,
     Method,
     MethodOption,
@@ -41,6 +42,7 @@ class CompileArguments(NamedTuple):
     bias: Bias = None
     threads: Threads = None
     seed: Seed = 0
+    as_json: Json = False
 
 
 def compile(args: CompileArguments) -> None:
@@ -50,14 +52,14 @@ def compile(args: CompileArguments) -> None:
 
     import headlong as hl
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars
+    from headlong.cli.terminal import bars, say_json
     from headlong.progress import shown
     from headlong.report.tables import duration, size
 
     chosen = choices(args.option or [])
     if own := sorted(set(chosen) & set(signature(hl.compile).parameters)):
         raise OptionError(f"--option {own[0]} is an option of compile, not of a method: see 'headlong compile --help'")
-    inputs.target(args.out, args.layer, args.calibration, replaced=inputs.ENGINES)
+    inputs.target(args.out, inputs.TENSORS, args.layer, args.calibration, replaced=inputs.ENGINES)
     took: dict[str, float] = {}
 
     @contextmanager
@@ -78,6 +80,10 @@ def compile(args: CompileArguments) -> None:
             )  # fmt: skip
         with step("save"):
             engine.save(args.out, layer=not args.without_layer)
+    if args.as_json:
+        about = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}
+        say_json({"out": str(args.out), "bytes": args.out.stat().st_size, **about, "seconds": took})
+        return
     if " written out " in (name := getattr(subject, "name", "")):
         typer.echo(f"read {name}")
     typer.echo(repr(engine))

@@ -38,7 +38,7 @@ def demo(args: DemoArguments) -> None:
 
     page = args.html or run.page_file()
     for path in filter(None, (page, args.out)):
-        inputs.target(path)
+        inputs.target(path, inputs.PAGE if path is page else inputs.JSON)
     long = "half a minute" if args.quick else "a minute"
     typer.echo(f"headlong: a layer is trained and read with every method: about {long} on two idle processors", err=True)
     with bars() as stage:

@@ -39,7 +39,7 @@ def inspect(args: InspectArguments) -> None:
     given = {"-k": args.k, "HIDDEN": args.hidden, "--html": args.html, "--weight": args.weight, "--bias": args.bias}
     if (engine := inputs.engine(args.layer, count, {name: value is not None for name, value in given.items()})) is not None:
         if args.out is not None:
-            inputs.target(args.out, args.layer)
+            inputs.target(args.out, inputs.JSON, args.layer)
         written = {"engine": repr(engine), "name": engine.name, "reason": engine.reason, "promise": str(engine.promise)}
         write_json(args.out, [written])
         if args.as_json:
@@ -48,7 +48,7 @@ def inspect(args: InspectArguments) -> None:
         typer.echo(f"{engine!r}\n{engine.name}: {engine.reason}")
         return
     for path in filter(None, (args.out, args.html)):
-        inputs.target(path, args.layer, args.hidden)
+        inputs.target(path, inputs.PAGE if path is args.html else inputs.JSON, args.layer, args.hidden)
     with bars() as stage:
         subject = inputs.layer(args.layer, args.weight, args.bias)
         rows = None if args.hidden is None else inputs.hidden(args.hidden, subject.dim, subject.vocab)

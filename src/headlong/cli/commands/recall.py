@@ -22,13 +22,14 @@ def recall(
     from headlong.cli.terminal import say_json, write_json
     from headlong.truth import recall as counted
 
+    if out is not None:
+        inputs.target(out, inputs.JSON, str(truth), str(answers))
     given = arrays.read(str(answers), None, ("ids",)) if arrays.is_array(str(answers)) else answers
     found = counted(truth, given, k)
     complete, worst = float((found.of_each == 1).mean()), float(found.of_each.min())
     about = {"k": found.k, "recall": found.mean, "recall_with_ties": found.with_ties, "queries": len(found.of_each),
              "complete": complete, "worst": worst}  # fmt: skip
-    if out is not None:
-        write_json(inputs.target(out, str(truth), str(answers)), [about])
+    write_json(out, [about])
     if as_json:
         say_json(about)
     else:

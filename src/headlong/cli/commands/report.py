@@ -18,5 +18,5 @@ def report(
     from headlong.report.files import ResultFile
     from headlong.report.files import report as written
 
-    inputs.target(out, *map(str, results))
+    inputs.target(out, inputs.PAGE, *map(str, results))
     write_text(out, written([ResultFile(*pair) for pair in inputs.results(results)]))

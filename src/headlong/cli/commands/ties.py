@@ -31,21 +31,24 @@ def ties(args: TiesArguments) -> None:
 
     from headlong import margins
     from headlong.cli import inputs
-    from headlong.cli.terminal import say_json, show, write_json
+    from headlong.cli.terminal import bars, say_json, show, write_json
     from headlong.errors import OptionError
+    from headlong.progress import shown
     from headlong.report.tables import ReportTable, percent
 
     if args.rounding not in margins.ROUNDINGS:
         raise OptionError(f"--rounding is {args.rounding!r}; choose from {', '.join(margins.ROUNDINGS)}")
+    if args.out is not None:
+        inputs.target(args.out, inputs.JSON, args.layer, args.hidden)
     subject = inputs.layer(args.layer, args.weight, args.bias)
-    found = margins.margins(subject, inputs.hidden(args.hidden, subject.dim, subject.vocab), count)
+    with bars() as stage, shown(stage):
+        found = margins.margins(subject, inputs.hidden(args.hidden, subject.dim, subject.vocab), count)
     every = [
         {"row": row, "first": int(first), "second": int(second), "gap": float(gap),
          "decided": {name: bool(flags[row]) for name, flags in found.decided.items()}}
         for row, (first, second, gap) in enumerate(zip(found.first, found.second, found.gap, strict=True))
     ]  # fmt: skip
-    if args.out is not None:
-        write_json(inputs.target(args.out, args.layer, args.hidden), every)
+    write_json(args.out, every)
     if args.as_json:
         for one in every:
             say_json(one)

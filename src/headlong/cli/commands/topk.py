@@ -61,7 +61,8 @@ def topk(args: TopkArguments) -> None:
         raise ShapeError(f"{args.hidden} has shape {list(rows.shape)}: no rows to answer")
     words = None if args.labels is None else inputs.labels(args.labels, layer.vocab)
     if args.out is not None:
-        inputs.target(args.out, args.source, args.hidden, None if args.labels is None else str(args.labels))
+        ends = (*inputs.JSON, ARRAYS, *answers.ENDS)
+        inputs.target(args.out, ends, args.source, args.hidden, None if args.labels is None else str(args.labels))
     if name:
         search = nearest(layer, name, count)
     elif engine is None:

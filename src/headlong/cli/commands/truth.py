@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headlong.cli.shared_options import Threads, settled
+from headlong.cli.shared_options import Json, Threads, settled
 
 TABLE = "A table of vectors, path[:column]; or what HIDDEN may be elsewhere."
 
@@ -22,14 +22,15 @@ class TruthArguments(NamedTuple):
     parts: Annotated[int, typer.Option(help="Ranges of the items that are searched apart.")] = 1
     ray: Annotated[bool, typer.Option("--ray", help="Search the parts on a Ray cluster; files have to be there, too.")] = False
     threads: Threads = None
+    as_json: Json = False
 
 
 def truth(args: TruthArguments) -> None:
     """Write the proved nearest items of each query, their scores and margins: the ground truth of recall."""
     count = settled(args.threads)
     from headlong.cli import inputs
-    from headlong.cli.terminal import bars
-    from headlong.tables import files
+    from headlong.cli.terminal import bars, say_json
+    from headlong.tables import answers, files
     from headlong.truth import truth as searched
 
     def source(text: str) -> Any:
@@ -39,7 +40,7 @@ def truth(args: TruthArguments) -> None:
     run: Any = map
     if args.ray:
         from headlong.integrations.on_ray import on_ray as run
-    inputs.target(args.out, args.items, args.queries)
+    inputs.target(args.out, answers.ENDS, args.items, args.queries)
     with bars() as stage:
         asked: dict[str, Any] = {
             "metric": args.metric,
@@ -51,5 +52,8 @@ def truth(args: TruthArguments) -> None:
         }
         found = searched(source(args.items), source(args.queries), args.k, **asked, progress=stage("search"))
     tied = int((found.margin == 0).sum())
+    if args.as_json:
+        say_json({"out": str(args.out), "k": args.k, "metric": args.metric, "queries": len(found.ids), "tied": tied})
+        return
     ties = f"; of {tied:,} the last and the next are tied" if tied else ""
     typer.echo(f"wrote {args.out}: the {args.k} nearest of {len(found.ids):,} queries by {args.metric}, proved{ties}")

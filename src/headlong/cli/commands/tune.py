@@ -36,7 +36,7 @@ def tune(args: TuneArguments) -> None:
     from headlong.tune import tune as tuned
 
     if args.out is not None:
-        inputs.target(args.out, args.layer, args.hidden, replaced=inputs.ENGINES)
+        inputs.target(args.out, inputs.TENSORS, args.layer, args.hidden, replaced=inputs.ENGINES)
     with bars() as stage:
         subject = inputs.layer(args.layer, args.weight, args.bias)
         vectors = inputs.hidden(args.hidden, subject.dim, subject.vocab)

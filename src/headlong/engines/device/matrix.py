@@ -118,7 +118,7 @@ class DeviceMatrix:
         lengths = self.torch.cat([rounded_up(self.torch.linalg.vector_norm(part.double(), dim=1)) for part in parts])
         if not lengths.isfinite().all():
             row = int((~lengths.isfinite()).nonzero()[0, 0])
-            raise NonFiniteError(f"weight row {row} holds NaN or infinity, or is too long for float32; repair or rescale it")
+            raise NonFiniteError(f"weight row {row:,} holds NaN or infinity, or is too long for float32; repair or rescale it")
         self.longest, self.largest = float(lengths.max()), 0.0 if self.bias is None else float(self.bias.abs().max())
         self.stored = self._forms(lengths)
         self.rows = self.stored[False, False]

@@ -81,7 +81,7 @@ class Coded(Method):
         short = any(one.stop - one.start < min(LEAST_DIM, dim) for one in found)
         if not joined or short or any(one.bits not in CODE_BITS for one in found):
             raise OptionError(
-                f"segments are {self.segments}; expected [start, stop, bits] that follow one another up to {dim}, each of at "
+                f"segments are {self.segments}; expected [start, stop, bits] that follow one another up to {dim:,}, each of at "
                 f"least {LEAST_DIM} coordinates, with bits in {', '.join(map(str, CODE_BITS))}"
             )
         return found

@@ -161,7 +161,7 @@ class StructuredEngine(Verbs, ABC):
         classes = ListedClasses(ids, logits, logits)
         if question.filters is not None and len(ids) and not (there := (classes.ids >= 0).any(axis=1)).all():
             row += int(np.argmin(there))
-            raise InputError(f"no class of positive probability is left to sample in row {row}; allow others")
+            raise InputError(f"no class of positive probability is left to sample in row {row:,}; allow others")
 
         def rounding(lse: Doubles) -> Doubles:
             size = np.abs(np.where(np.isfinite(lse), lse, 0.0))

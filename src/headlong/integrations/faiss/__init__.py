@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headlong.errors import AbsentError, DtypeError, MalformedFileError, StoreError, named
+from headlong.errors import AbsentError, DtypeError, MalformedFileError, StoreError, an, named
 from headlong.integrations.faiss.ids import IndexIDMap as IndexIDMap
 from headlong.integrations.faiss.ids import IndexIDMap2 as IndexIDMap2
 from headlong.integrations.faiss.index import METRIC_INNER_PRODUCT as METRIC_INNER_PRODUCT
@@ -98,7 +98,7 @@ def normalize_L2(x: Any) -> None:  # noqa: N802  # FAISS's name
     if not isinstance(x, np.ndarray) or x.dtype != np.float32 or x.ndim != 2 or not x.flags.writeable:
         closed = isinstance(x, np.ndarray) and not x.flags.writeable
         found = "read-only array" if closed else getattr(x, "dtype", type(x).__name__)
-        raise as_faiss(DtypeError, f"x is a {found}; expected a float32 array [n, dim] to change in place")
+        raise as_faiss(DtypeError, f"x is {an(str(found))}; expected a float32 array [n, dim] to change in place")
     length = np.linalg.norm(x.astype(np.float64), axis=1, keepdims=True)
     x /= np.where(length > 0, length, 1.0).astype(np.float32)
 

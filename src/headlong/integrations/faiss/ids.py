@@ -48,7 +48,7 @@ class IndexIDMap(Verbs):
     def over(cls, index: IndexFlat, ids: Ids) -> Self:
         """``index`` and the ids of the rows that are in it."""
         if len(ids) != index.ntotal:
-            raise MalformedFileError(f"{len(ids)} ids for {index.ntotal} rows; expected one for each: write the index again")
+            raise MalformedFileError(f"{len(ids):,} ids for {index.ntotal} rows; expected one for each: write the index again")
         found = cls.__new__(cls)
         found.index, found.id_map = index, np.array(ids, np.int64)
         return found

@@ -30,7 +30,7 @@ from transformers import (
 )
 from transformers.generation.utils import GENERATION_MODES_MAPPING, GenerationMode
 
-from headlong.errors import InputError, OptionError, named
+from headlong.errors import InputError, OptionError, an, named
 from headlong.integrations.generation.beams import BeamScores
 from headlong.integrations.generation.fast_head import CHANGED, FastHead, Reading
 from headlong.integrations.generation.picking import Picks
@@ -211,9 +211,9 @@ def accelerated(model: GenerationMixin) -> tuple[Reading, str]:
     inner = [part for part in layer.modules() if isinstance(part, FastHead)] if isinstance(layer, nn.Module) else []
     kind = f"{type(layer).__module__}.{type(layer).__name__}"
     if inner:
-        return inner[0], f"a {kind} was put around the output layer"
+        return inner[0], f"{an(kind)} was put around the output layer"
     if model in ACCELERATED:
-        return ACCELERATED[model], f"the output layer was replaced by a {kind} since accelerate(); accelerate(model) again"
+        return ACCELERATED[model], f"the output layer was replaced by {an(kind)} since accelerate(); accelerate(model) again"
     raise InputError("the model's output layer is not accelerated; call headlong's accelerate(model) first")
 
 

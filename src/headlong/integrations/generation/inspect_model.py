@@ -155,7 +155,7 @@ def vectors_of_text(host: Any, text: str | Iterable[str], tokenizer: PreTrainedT
     longest = min([LONGEST, *_positions(host.model.config)])
     rows = [row for piece in pieces for row in _windows(_tokens(tokenizer, piece), longest)]
     if not rows:
-        raise OptionError(f"text has {len(pieces)} pieces and no token in them; pass text like what will be generated")
+        raise OptionError(f"text has {len(pieces):,} pieces and no token in them; pass text like what will be generated")
     with torch.no_grad():
         bar = tqdm(rows, desc="calibration", unit="text")
         return torch.cat([host.read(_checked_ids(host.known, torch.tensor([row]))) for row in bar])

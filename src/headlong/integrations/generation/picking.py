@@ -75,7 +75,7 @@ def _picked(
 def _check_some_left(banned: list[Ids], vocab: int) -> None:
     for row, ids in enumerate(banned):
         if len(ids) == vocab:
-            raise InputError(f"the processors leave no token in row {row}; allow at least one (banned: all {vocab})")
+            raise InputError(f"the processors leave no token in row {row:,}; allow at least one (banned: all {vocab:,})")
 
 
 AHEAD = 16

@@ -77,7 +77,7 @@ def cut(graph: Graph, logits: Any, link: Any = None) -> Cut:
         elif node.op in ELEMENTWISE and len(varying) == 1:
             behind.append((node.op, inputs))
         else:
-            raise InputError(f'"logits" is made by {node.op} of {len(varying)} computed values; {EXPECTED}')
+            raise InputError(f'"logits" is made by {node.op} of {len(varying):,} computed values; {EXPECTED}')
         value = node.inputs[varying[0]]
     hidden, (weight, kind), bias = PRODUCTS[node.op](graph, node)
     if flat:

@@ -146,7 +146,7 @@ class Decoder:
             raise IdError(f"the prompt has a token outside 0 to {self.head.vocab - 1}")
         if len(prompt) + least > self.body.positions:
             raise OptionError(
-                f"Requested tokens ({len(prompt)}) exceed context window of {self.body.positions}; pass a larger n_ctx"
+                f"Requested tokens ({len(prompt):,}) exceed context window of {self.body.positions}; pass a larger n_ctx"
             )
         return self.body.positions - len(prompt)
 

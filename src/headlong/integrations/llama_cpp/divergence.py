@@ -85,7 +85,7 @@ def kld(
     ids = ids[: whole(tokens, "tokens", 1, 2**62) if tokens is not None else None]
     windows = [ids[at : at + context] for at in range(0, len(ids) - context + 1, context)]
     if not windows:
-        raise OptionError(f"the text has {len(ids)} tokens; expected {context} or more, or a smaller context")
+        raise OptionError(f"the text has {len(ids):,} tokens; expected {context} or more, or a smaller context")
     for window in windows:  # as llama.cpp has it: where a text begins with a token of its own, each window does
         window[:1] = base.tokenize(b"", add_bos=True) or window[:1]
     place = None if folder is None else Path(folder)

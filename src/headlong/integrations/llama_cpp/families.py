@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from headlong.errors import UnsupportedError
+from headlong.errors import UnsupportedError, an
 from headlong.layers.gguf_file import GgufFile
 
 FAMILIES = (
@@ -29,6 +29,6 @@ def input_scale(file: GgufFile, dim: int) -> float:
     family = str(file.parts[0].value("general.architecture"))
     if family not in FAMILIES:
         raise UnsupportedError(
-            f"{file.name} is a {family} model; bodies are run of {', '.join(FAMILIES)}: use llama_cpp.Llama for this one"
+            f"{file.name} is {an(family)} model; bodies are run of {', '.join(FAMILIES)}: use llama_cpp.Llama for this one"
         )
     return SCALED[family](dim) if family in SCALED else 1.0

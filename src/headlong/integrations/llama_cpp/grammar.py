@@ -27,7 +27,7 @@ class Grammar:
             raise OptionError(f"grammar is {named(grammar)}; expected GBNF text or a llama_cpp.LlamaGrammar")
         self._sampler = llama_cpp.llama_sampler_init_grammar(vocabulary, text.encode(), root.encode())
         if not self._sampler:
-            raise OptionError(f"llama.cpp cannot parse the grammar {text[:80]!r}; expected GBNF rules with a {root!r}")
+            raise OptionError(f"llama.cpp cannot parse the grammar {text[:80]!r}; expected GBNF rules with one named {root!r}")
 
     def accepts(self, ids: Ids) -> NDArray[np.bool_]:
         """Which of the tokens may come next."""

@@ -74,7 +74,7 @@ class HeadlongGguf(TemplateLM):  # type: ignore[misc]  # the harness ships no ty
         texts = []
         for _names, context, continuation in requests:
             if not 0 < len(continuation) <= self.max_length:
-                raise OptionError(f"a continuation has {len(continuation)} tokens; expected 1 to n_ctx, {self.max_length}")
+                raise OptionError(f"a continuation has {len(continuation):,} tokens; expected 1 to n_ctx, {self.max_length}")
             tokens = [*context, *continuation][-self.max_length - 1 :]
             texts.append((tokens, len(tokens) - len(continuation)))
         found: list[tuple[float, bool]] = [(0.0, True)] * len(texts)

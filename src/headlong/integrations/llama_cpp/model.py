@@ -88,7 +88,7 @@ class Model:
         how = {"chat_format": chat_format, "chat_handler": chat_handler, "tokenizer": tokenizer}
         self.words = Vocabulary(self.model_path, self.create_completion, verbose=verbose, **how)
         if self.words.n_vocab() > layer.vocab:
-            raise MalformedFileError(f"{model_path} has {self.words.n_vocab()} tokens; its head has {layer.vocab} rows")
+            raise MalformedFileError(f"{model_path} has {self.words.n_vocab():,} tokens; its head has {layer.vocab:,} rows")
         path = body_file(file, cache)
         self.fingerprint = fingerprint(file)
         saved = path.with_name(f"{Path(self.model_path).stem}.{self.fingerprint}.{eps:g}.{delta:g}.head.safetensors")

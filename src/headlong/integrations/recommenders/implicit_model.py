@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix, issparse
 
 import headlong
 from headlong.arrays import as_numpy, checked_ids
-from headlong.errors import DtypeError, IdError, InputError, OptionError, named
+from headlong.errors import DtypeError, IdError, InputError, OptionError, an, named
 from headlong.layers.written_to import digest
 from headlong.number_checks import flag, whole
 
@@ -38,7 +38,7 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
     def __init__(self, model: MatrixFactorizationBase, **options: Any) -> None:
         if not isinstance(model, MatrixFactorizationBase):
             kind = f"{type(model).__module__}.{type(model).__name__}"
-            raise InputError(f"model is a {kind}; expected one of implicit's matrix factorizations on the CPU: model.to_cpu()")
+            raise InputError(f"model is {an(kind)}; expected implicit's matrix factorization on the CPU: model.to_cpu()")
         self.model, self.options = model, options
         self._engine: Any = None
         self._of: Any = None
@@ -73,7 +73,7 @@ class HeadlongModel(RecommenderBase):  # type: ignore[misc]  # implicit ships no
         """IdError or DtypeError for what are no users, or no items, of the model; -1 is none."""
         array, count = as_numpy(ids, f"{of}id"), len(self._factors(of))
         if array.size and array.dtype.kind not in "iu":
-            raise DtypeError(f"{of}id is {array.dtype}; expected a {of}'s number, or an array of them")
+            raise DtypeError(f"{of}id is {array.dtype}; expected {an(of)}'s number, or an array of them")
         if array.size and not 0 <= int(array.min()) <= int(array.max()) < count:
             wrong = int(array.min()) if array.min() < 0 else int(array.max())
             raise IdError(f"{of}id holds {wrong}; the model's {of}s are 0 to {count - 1}")

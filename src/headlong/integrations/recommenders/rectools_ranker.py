@@ -45,7 +45,7 @@ class HeadlongRanker:
         subjects = np.asarray(subject_ids)
         if filter_pairs_csr is not None and filter_pairs_csr.shape[0] != len(subjects):
             raise ShapeError(
-                f"filter_pairs_csr has {filter_pairs_csr.shape[0]} rows for {len(subjects)} subjects; expected one each"
+                f"filter_pairs_csr has {filter_pairs_csr.shape[0]} rows for {len(subjects):,} subjects; expected one each"
             )
         allowed = None if sorted_object_whitelist is None else np.asarray(sorted_object_whitelist)
         most = self.engine.layer.vocab if allowed is None else len(allowed)

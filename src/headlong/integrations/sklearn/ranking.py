@@ -44,7 +44,7 @@ class Ranking(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sci
         """``(proba, labels) [n, k]``, likeliest first. ``eps``: how far their logarithms may be off, in nats."""
         rows = self._rows(X)
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= len(self.classes_):
-            raise ShapeError(f"k is {k!r}; expected 1 to {len(self.classes_)}, the number of classes")
+            raise ShapeError(f"k is {k!r}; expected 1 to {len(self.classes_):,}, the number of classes")
         log_probs, ids = self._topk(rows, int(k), eps)
         return np.exp(np.minimum(log_probs, 0.0)), np.asarray(self.classes_[ids])
 

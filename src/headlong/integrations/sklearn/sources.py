@@ -89,7 +89,7 @@ def _checked(found: LinearModel, fitted: BaseEstimator) -> LinearModel:
         )
     if len(found.weight) != len(found.classes) and not (len(found.weight) == 1 and len(found.classes) == 2):
         raise ShapeError(
-            f"coef_ has {len(found.weight)} rows for {len(found.classes)} classes; expected one row per class"
+            f"coef_ has {len(found.weight):,} rows for {len(found.classes):,} classes; expected one row per class"
         )
     chance = np.isfinite(found.offset)
     if not (np.isfinite(found.weight).all() and (chance | np.isneginf(found.offset)).all() and chance.any()):

@@ -72,7 +72,7 @@ class HeadClassifier(Ranking):
             raise InputError(f"classes has {len(known)} labels, other than the first call's {len(self.classes_)}; pass those")
         unknown = np.setdiff1d(labels, known)
         if len(unknown):
-            raise InputError(f"y holds {str(unknown[0])!r}, which is not among the {len(known)} classes of the first call")
+            raise InputError(f"y holds {str(unknown[0])!r}, which is not among the {len(known):,} classes of the first call")
         if first:
             self._begin(rows, known, weight)
         self._train(1, rows, labels, weight)
