@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
-import platform
-import shutil
-import subprocess
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +11,6 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from adversarial import DTYPES
 from headlong import native
 from headlong.dtypes import Doubles
 from headlong.encode.basis import basis_for
@@ -30,8 +25,10 @@ from headlong.layers.matrix import Layer
 from headlong.links import SIGSOFTMAX, Link, SoftCap
 from headlong.plan import CODE_BITS, Segment, TileLayout
 from headlong.question import Question
+from layers import DTYPES
 from made_layers import SEGMENTS, awkward, decaying, entropies, gaussian, reader
 from oracle import check_within, logsumexp, truth
+from thinned import NATIVE
 
 LEVELS = [level for level in native.levels() if level != native.REFERENCE]
 
@@ -196,16 +193,6 @@ def test_ids_fail_no_more_often_than_promised(delta: float) -> None:
     assert limits(failed, asked)[0] <= delta
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="counts one processor's instructions")
-def test_the_built_scans_still_ask_for_codes_ahead() -> None:
-    """A compiler may drop calls of functions that only prefetch: the answers stay, and the time goes."""
-    objdump, module = shutil.which("objdump"), importlib.util.find_spec("headlong._native")
-    if objdump is None or module is None or module.origin is None:
-        pytest.skip("objdump, or the built module, is not here")
-    said = subprocess.run([objdump, "-d", "--no-show-raw-insn", module.origin], capture_output=True, text=True, check=True)
-    assert said.stdout.count("prefetcht1") > 100, "those of rows alone are a handful"
-
-
 EPS = 0.01
 
 
@@ -263,10 +250,9 @@ def test_a_full_scan_says_entropies_in_float64(link: hl.Affine | hl.SoftCap) -> 
     check_within(found.entropy, exact(bent, np.concatenate([hidden, np.zeros((1, 100))])), found.error, 1e-9)
 
 
-@pytest.mark.parametrize("level", native.levels()[1:])
+@NATIVE
 @pytest.mark.parametrize("dim", [256, 508, 512, 516, 1024, 1540])
-def test_rows_that_lie_along_the_query(monkeypatch: pytest.MonkeyPatch, level: str, dim: int) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
+def test_rows_that_lie_along_the_query(level: str, dim: int) -> None:
     signs = np.where(np.random.default_rng(dim).random((8, dim)) < 0.5, -1.0, 1.0).astype(np.float32)
     weight = np.concatenate([np.tile(signs * step, (16, 1)) for step in (1.0, -1.0, 0.5)])  # +-127 in every coordinate
     engine = hl.compile(hl.Layer(weight), "codes", eps=1e-3, delta=0.0)

@@ -9,9 +9,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from headlong import Affine, Layer, SoftCap, Table
-
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+from headlong import Affine, Layer, SoftCap
+from layers import DTYPES, bent, shaped
 
 
 class Case(NamedTuple):
@@ -31,12 +30,6 @@ def build(name: str, dtype: str) -> Case:
     with np.errstate(over="ignore"):
         stored = weight.astype(kind)
     return Case(Layer(stored, bias, link), hidden.astype(np.float32).astype(np.float64), exact)
-
-
-def bent() -> Table:
-    """Slopes from 0.05 to 4 between knots at -8, -7.5, ..., 8; steeper and flatter beyond."""
-    slopes = np.exp(np.random.default_rng(5).uniform(-3, 1.4, 32))
-    return Table(-8.0, 0.5, np.concatenate([[-3.0], -3 + np.cumsum(slopes * 0.5)]), 1.5, 0.25)
 
 
 Made = tuple[NDArray[np.float64], NDArray[np.float32] | None, NDArray[np.float64], bool]
@@ -143,6 +136,10 @@ def _far_rows(rng: np.random.Generator, most: float, least: float) -> Made:
     return rng.standard_normal((90, 4)) * size, None, rng.standard_normal((40, 4)), False
 
 
+def _shape(name: str) -> Callable[..., Made]:
+    return lambda rng, most, least: (shaped(name, (640, 40), rng), None, vectors(rng, 40), False)
+
+
 CASES: dict[str, Callable[..., Made]] = {
     "random": _random(777, 65), "softcap": _random(300, 31), "scaled": _random(300, 16), "table": _random(300, 21),
     "beyond the knots": _steep, "one class": _random(1, 7), "one coordinate": _random(100, 1), "one number": _random(1, 1),
@@ -150,4 +147,5 @@ CASES: dict[str, Callable[..., Made]] = {
     "one-hot": _one_hot, "zero rows": _zero_rows, "huge column": _huge_column, "spiky rows": _spiky_rows, "flat": _flat,
     "subnormal": _subnormal, "huge": _huge, "mixed": _mixed, "huge hidden": _huge_hidden, "huge bias": _huge_bias,
     "peaked": _peaked, "steep": _steep, "far rows": _far_rows,
+    "one direction": _shape("one direction"), "one huge row": _shape("one huge row"),
 }  # fmt: skip

@@ -24,13 +24,13 @@ LEVELS = native.levels()[1:]
 IDS = {"method": "codes", "eps": math.inf, "delta": 0.0, "blocks": True}
 
 
-def clustered(vocab: int, dim: int, seed: int = 0) -> tuple[Layer, np.ndarray]:
+def clustered(vocab: int, dim: int, seed: int = 0, count: int = 60) -> tuple[Layer, np.ndarray]:
     """Classes around a few centres, of falling energy, with a bias; and hidden vectors to match."""
     rng = np.random.default_rng(seed)
     energy = np.arange(1, dim + 1.0) ** -0.7
     centres = rng.standard_normal((max(2, vocab // 40), dim)) * energy
     weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
-    hidden = (rng.standard_normal((60, dim)) * energy + 0.3) * 4
+    hidden = (rng.standard_normal((count, dim)) * energy + 0.3) * 4
     return Layer(weight.astype(np.float32), rng.standard_normal(vocab).astype(np.float32)), hidden.astype(np.float32)
 
 

@@ -135,22 +135,14 @@ def gguf_target(folder: Path) -> Target:
     """GGUF files with facts of every kind and tensors that are mapped and written out; the header is most of them."""
     import gguf
 
+    from tiny_gguf import gguf_file
+
     rng = np.random.default_rng(4)
-    seeds = []
-    for arch, kind in (("gemma2", "F16"), ("granite", "Q8_0")):
-        writer = gguf.GGUFWriter(folder / "seed", arch)
-        writer.add_float32(f"{arch}.final_logit_softcapping" if arch == "gemma2" else f"{arch}.logit_scale", 8.0)
-        writer.add_array("tokenizer.ggml.tokens", ["a", "b", ""])
-        writer.add_array("tokenizer.ggml.scores", [0.5, 1.0])
-        of = gguf.GGMLQuantizationType[kind]
-        data = gguf.quants.quantize(rng.standard_normal((5, 32)).astype(np.float32), of)
-        writer.add_tensor("token_embd.weight", data, raw_dtype=of)
-        writer.add_tensor("output.bias", np.ones(5, np.float32))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        seeds.append((folder / "seed").read_bytes())
+    seeds, words = [], {"tokenizer.ggml.tokens": ["a", "b", ""], "tokenizer.ggml.scores": [0.5, 1.0]}
+    for fact, kind in (("gemma2.final_logit_softcapping", "F16"), ("granite.logit_scale", "Q8_0")):
+        data = gguf.quants.quantize(rng.standard_normal((5, 32)).astype(np.float32), gguf.GGMLQuantizationType[kind])
+        tensors = {"token_embd.weight": (data, kind), "output.bias": np.ones(5, np.float32)}
+        seeds.append(gguf_file(folder / "seed", fact.partition(".")[0], tensors, {fact: 8.0, **words}).read_bytes())
     return Target("gguf", seeds, "model.gguf", lambda path: Layer.load(path).checksum(), False)
 
 

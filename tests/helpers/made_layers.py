@@ -16,6 +16,7 @@ from headlong.engines.reference.codes import CodesInNumPy
 from headlong.layers.matrix import Layer
 from headlong.plan import Plan, Segment
 from headlong.question import About, Question
+from layers import SHAPES, shaped
 
 
 def decaying(vocab: int, dim: int, power: float = 1.0, seed: int = 0) -> tuple[Layer, np.ndarray]:
@@ -46,20 +47,12 @@ def awkward() -> list[tuple[str, hl.Layer, np.ndarray]]:
     """Layers made to break a bound: nothing of a query, of a row or of their likeness may be assumed."""
     rng = np.random.default_rng(3)
     hidden = rng.standard_normal((24, 64))
-    sparse = np.where(rng.random((700, 64)) < 0.03, rng.standard_normal((700, 64)), 0).astype(np.float32)
-    copies = np.repeat(rng.standard_normal((70, 64)), 10, axis=0).astype(np.float32)
-    spiky = rng.standard_normal((700, 64)).astype(np.float32)
+    rows = {name: shaped(name, (700, 64), rng).astype(np.float32) for name in SHAPES if name != "zeros"}
+    spiky, own = rows["flat"].copy(), rows["flat"]
     spiky[:, 5] *= 300
-    plane = (rng.standard_normal((700, 2)) @ rng.standard_normal((2, 64))).astype(np.float32)
-    long = rng.standard_normal((700, 64)).astype(np.float32)
-    long[::50] *= 1000
-    own = rng.standard_normal((700, 64)).astype(np.float32)
     return [
-        ("sparse rows", hl.Layer(sparse), hidden),
-        ("equal rows", hl.Layer(copies), hidden),
+        *((name, hl.Layer(part), hidden) for name, part in rows.items() if name != "flat"),
         ("one large coordinate", hl.Layer(spiky), hidden * np.where(np.arange(64) == 5, 50, 1)),
-        ("rows in a plane", hl.Layer(plane), hidden),
-        ("some long rows", hl.Layer(long), hidden),
         ("hidden vectors that are rows", hl.Layer(own), own[:24] * 3.0),
         ("a spike of a query", hl.Layer(own), np.eye(64)[:24] * 40.0),
     ]

@@ -44,6 +44,27 @@ def of_layer(family: str) -> Shapes:
     return found
 
 
+def finished(writer: Any) -> None:
+    """All that was added stands in the file."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_file(path: Path, architecture: str, tensors: dict[str, Any], facts: dict[str, Any] | None = None) -> Path:
+    """Any GGUF file: ``tensors`` are arrays, or ``data, the name of ggml's type``; ``facts`` by their whole names."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for name, value in (facts or {}).items():
+        kind = gguf.GGUFValueType.UINT32 if type(value) is int else gguf.GGUFValueType.get_type(value)
+        writer.add_key_value(name, value, kind)
+    for name, stored in tensors.items():
+        data, of = stored if isinstance(stored, tuple) else (stored, None)
+        writer.add_tensor(name, data, raw_dtype=of and gguf.GGMLQuantizationType[of])
+    finished(writer)
+    return path
+
+
 def write(path: Path, family: str = "llama", *, vocab: int = VOCAB, head: str = "F32", seed: int = 0, **facts: Any) -> Path:
     """A model of ``family``; its embedding and head are of ggml's type ``head``."""
     rng = np.random.default_rng(seed)
@@ -73,11 +94,16 @@ def write(path: Path, family: str = "llama", *, vocab: int = VOCAB, head: str = 
             writer.add_tensor(f"blk.{layer}.ssm_a", -np.exp(rng.standard_normal((heads, 1))).astype(np.float32))
             writer.add_tensor(f"blk.{layer}.ssm_d", np.ones((heads, 1), np.float32))
             writer.add_tensor(f"blk.{layer}.ssm_dt.bias", rng.standard_normal(heads).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finished(writer)
     return path
+
+
+def opened(folder: Path, family: str = "qwen3", **options: Any) -> Any:
+    """A :class:`Model` of such a file, with its cache beside it."""
+    from headlong.integrations.llama_cpp import Model
+
+    path = write(folder / f"{family}.gguf", family, head="Q8_0")
+    return Model(path, cache=folder, **{"n_threads": 1, "n_ctx": 256, "eps": 1e-4, **options})
 
 
 def _facts(writer: Any, family: str, vocab: int, facts: dict[str, Any]) -> None:

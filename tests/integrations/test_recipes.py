@@ -152,17 +152,11 @@ def test_the_next_word_server_streams() -> None:
 
 
 def test_the_page_on_checkpoints_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gguf
+    from tiny_gguf import gguf_file
 
     monkeypatch.chdir(tmp_path)
     net, tokenizer = model(), words()
-    writer = gguf.GGUFWriter("model.gguf", "gpt2")
-    kind = gguf.GGMLQuantizationType.F16
-    writer.add_tensor("output.weight", gguf.quants.quantize(net.lm_head.weight.detach().numpy(), kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_file(Path("model.gguf"), "gpt2", {"output.weight": net.lm_head.weight.detach().numpy().astype(np.float16)})
     names: dict[str, Any] = {"model": net, "tokenizer": tokenizer, "texts": [TEXT, "w1 w2"], "np": np, "torch": torch}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == 2

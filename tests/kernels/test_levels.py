@@ -111,17 +111,15 @@ def answers(name: str) -> dict[str, str]:
             (("topk", tops), ("samples", drawn))}  # fmt: skip
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", LEVELS, indirect=True)
 @pytest.mark.parametrize("name", EVERY)
-def test_ids_proofs_and_samples_are_those_of_x86(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
+def test_ids_proofs_and_samples_are_those_of_x86(name: str, level: str) -> None:
     assert answers(name) == json.loads(STORED.read_text())[name]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", LEVELS, indirect=True)
 @pytest.mark.parametrize("name", ["codes", "tree", "mixture"])
-def test_a_forced_level_is_what_runs(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
+def test_a_forced_level_is_what_runs(name: str, level: str) -> None:
     engine, hidden = either(name)
     assert re.search(rf"\bkernel {level}\b", repr(engine))
     assert engine.topk(hidden[:1], 3).cost.path.endswith(f"/{level}")

@@ -28,6 +28,7 @@ from headlong.errors import (
 from headlong.links import Affine
 from headlong.packed_rows import SIZES
 from headlong.store import write_file
+from tiny_gguf import gguf_file
 
 VOCAB, DIM = 700, 512
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "Q6_K", "Q5_K", "Q4_K")
@@ -52,17 +53,9 @@ def stored(kind: str) -> tuple[Any, Any]:
     return data, gguf.quants.dequantize(data, of).astype(np.float64)
 
 
-def gguf_file(path: Path, tensors: dict[str, str], arch: str = "llama", **facts: float) -> Path:
-    writer = gguf.GGUFWriter(path, arch)
-    for name, value in facts.items():
-        writer.add_float32(f"{arch}.{name}", value)
-    for name, kind in tensors.items():
-        writer.add_tensor(name, stored(kind)[0], raw_dtype=gguf.GGMLQuantizationType[kind])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+def of_kinds(path: Path, **kinds: str) -> Path:
+    """A file with such matrices, each of its type."""
+    return gguf_file(path, "llama", {f"{name}.weight": (stored(kind)[0], kind) for name, kind in kinds.items()})
 
 
 def agrees(layer: hl.Layer, weight: Any, bias: Any = 0.0) -> None:
@@ -79,7 +72,7 @@ def agrees(layer: hl.Layer, weight: Any, bias: Any = 0.0) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gguf(kind: str, tmp_path: Path) -> None:
-    path = gguf_file(tmp_path / "model.gguf", {"token_embd.weight": "F16", "output.weight": kind})
+    path = of_kinds(tmp_path / "model.gguf", token_embd="F16", output=kind)
     weight = stored(kind)[1]
     layer = hl.Layer.load(path)
     agrees(layer, weight)
@@ -90,7 +83,7 @@ def test_gguf(kind: str, tmp_path: Path) -> None:
 
 
 def test_damaged_and_unread_gguf_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = gguf_file(tmp_path / "model.gguf", {"output.weight": "Q8_0"})
+    path = of_kinds(tmp_path / "model.gguf", output="Q8_0")
     whole = path.read_bytes()
     for length in (4, 20, 100, len(whole) // 2):
         (tmp_path / "cut.gguf").write_bytes(whole[:length])
@@ -98,8 +91,8 @@ def test_damaged_and_unread_gguf_files(tmp_path: Path, monkeypatch: pytest.Monke
             hl.Layer.load(tmp_path / "cut.gguf")
     with pytest.raises(MissingTensorError, match=r"it has output.weight \[700, 512\] Q8_0"):
         hl.Layer.load(path, weight="blk.0.attn_q.weight")
-    other = gguf_file(tmp_path / "other.gguf", {"output.weight": "Q5_0"})
-    packed = gguf_file(tmp_path / "packed.gguf", {"output.weight": "Q6_K"})
+    other = of_kinds(tmp_path / "other.gguf", output="Q5_0")
+    packed = of_kinds(tmp_path / "packed.gguf", output="Q6_K")
     expected = np.asarray(hl.Layer.load(path).weight)
     monkeypatch.setitem(sys.modules, "gguf", None)
     np.testing.assert_array_equal(np.asarray(hl.Layer.load(path).weight), expected)

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ import headlong as hl
 from headlong.errors import MalformedFileError, MissingTensorError, StoreError
 from headlong.layers.tying import ARCHITECTURES, FAMILIES
 from headlong.store import write_file
+from tiny_gguf import gguf_file
 
 VOCAB, DIM = 12, 8
 RNG = np.random.default_rng(0)
@@ -194,19 +194,6 @@ def test_the_file_goes_before_an_index_that_does_not_name_it(tmp_path: Path) -> 
 # ---- GGUF ----
 
 
-def gguf_file(path: Path, architecture: str | None, tensors: dict[str, Any], **facts: int) -> Path:
-    writer = gguf.GGUFWriter(path, architecture or "")
-    for name, value in facts.items():
-        writer.add_uint32(f"{architecture}.{name}", value)
-    for name, array in tensors.items():
-        writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 HEADLESS = ["bert", "nomic-bert", "nomic-bert-moe", "modern-bert", "neo-bert", "eurobert", "jina-bert-v2", "jina-bert-v3",
             "t5encoder", "gemma-embedding", "llama-embed", "clip", "wavtokenizer-dec"]  # fmt: skip
 UNTIED = ["gptneox", "qwen2moe", "phi2", "olmo2", "gpt-oss", "rwkv7", "stablelm", "own", ""]
@@ -232,10 +219,10 @@ def test_architectures_that_tie_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pooling", [1, 2, 3, 4])
 def test_a_file_that_pools_its_vectors_has_no_head_of_its_own(pooling: int, tmp_path: Path) -> None:
     """As those of embedding models and rerankers around a language model."""
-    path = gguf_file(tmp_path / "model.gguf", "qwen3", {"token_embd.weight": WORDS}, pooling_type=pooling)
+    path = gguf_file(tmp_path / "model.gguf", "qwen3", {"token_embd.weight": WORDS}, {"qwen3.pooling_type": pooling})
     with pytest.raises(MissingTensorError, match="pools its vectors"):
         hl.Layer.load(path)
-    assert hl.Layer.load(gguf_file(path, "qwen3", {"token_embd.weight": WORDS}, pooling_type=0)).vocab == VOCAB
+    assert hl.Layer.load(gguf_file(path, "qwen3", {"token_embd.weight": WORDS}, {"qwen3.pooling_type": 0})).vocab == VOCAB
 
 
 # ---- folders of models of transformers, changed ----

@@ -10,22 +10,22 @@ Layers of several parts come with their distribution in float64, by another rout
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 import headlong as hl
-from headlong import Affine, Gss, Layer, SoftCap, Table
+from headlong import Affine, Gss, Layer, SoftCap
 from headlong.engines.shards import here
 from headlong.layers.bands import Band
 from headlong.layers.differentiated import Block
 from headlong.layers.structured import StructuredLayer
+from kinds import parts
+from layers import DTYPES, around_tastes, bent, falling, shaped
 from oracle import Truth, logsumexp, truth
 
 Doubles = NDArray[np.float64]
@@ -277,18 +277,18 @@ MAKERS: dict[str, Callable[[Wanted], Made]] = {
 }  # fmt: skip
 
 
-SHAPES = {
+SIZES = {
     "vocab": ([1, 2, 63, 64, 65, 1000, 12_103, 20_011, 200_003], [2, 2, 6, 6, 6, 40, 10, 10, 2]),
     "dim": ([1, 2, 7, 16, 64, 100, 513], [1, 1, 2, 3, 5, 4, 2]),
     "batch": ([1, 2, 7, 8, 17, 64, 100, 200], [1, 1, 1, 2, 1, 3, 2, 20]),
 }
 TASTES, ONE_IN = "around tastes", 16
 """Layers whose classes point the same way; one case in so many is of one, and asks for blocks."""
+RIVAL = "one rival"
 SPECTRA = (
     "flat", "decaying", "one direction", "low rank", "duplicates", "zero rows", "one huge row", "sparse", "long tail",
-    "ties by the hundred", "one rival",
+    "ties by the hundred", RIVAL,
 )  # fmt: skip
-DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LINKS = {"none": None, "scaled": Affine(2.5, -3.0), "softcap": SoftCap(5.0), "gss": Gss(), "table": None}
 BIASES = ("none", "plain", "large")
 CALIBRATIONS = ("none", "good", "alien", "zeros", "equal", "one row", "far larger", "far smaller")
@@ -346,9 +346,9 @@ def _any(number: int, rng: np.random.Generator) -> Case:
         chances = None if weights is None else np.asarray(weights, float) / sum(weights)
         return values[int(rng.choice(len(values), p=chances))]
 
-    vocab, dim, batch = (one(*SHAPES[name]) for name in ("vocab", "dim", "batch"))
+    vocab, dim, batch = (one(*SIZES[name]) for name in ("vocab", "dim", "batch"))
     while vocab * dim > MOST_NUMBERS:
-        dim = one(*SHAPES["dim"])
+        dim = one(*SIZES["dim"])
     while vocab * batch > MOST_LOGITS and batch > 1:
         batch //= 2
     wide, spread_of = [10.0 ** rng.uniform(-30, 4), 10.0 ** rng.uniform(-6, 6)], 10.0 ** rng.uniform(-1, 2)
@@ -384,7 +384,7 @@ def build(case: Case) -> Thrown:
     structured = case.method in MAKERS
     around = around_tastes(case.vocab, case.dim, rng) if case.spectrum == TASTES else None
     weight = None if structured else around[0].astype(np.float32) if around else _rows(case, rng)
-    turn = np.exp(-np.arange(case.dim) / max(1.0, case.dim / 8)) if case.spectrum == "decaying" else np.ones(case.dim)
+    turn = falling(case.dim) if case.spectrum == "decaying" else np.ones(case.dim)
 
     def vectors(count: int) -> Doubles:
         rows = around[1](count) if around else rng.standard_normal((count, case.dim)) * turn + 0.3 * np.ones(case.dim)
@@ -409,50 +409,18 @@ def build(case: Case) -> Thrown:
     return Thrown(matrix, hidden, calibration, None)
 
 
-def bent() -> Table:
-    """Slopes from 0.05 to 4 between knots at -8, -7.5, ..., 8."""
-    slopes = np.exp(np.random.default_rng(5).uniform(-3, 1.4, 32))
-    return Table(-8.0, 0.5, np.concatenate([[-3.0], -3 + np.cumsum(slopes * 0.5)]), 1.5, 0.25)
-
-
 def _rows(case: Case, rng: np.random.Generator) -> NDArray[np.float32]:
     vocab, dim = case.vocab, case.dim
-    rows = rng.standard_normal((vocab, dim), np.float32)
-    if case.spectrum == "decaying":
-        rows *= np.exp(-np.arange(dim, dtype=np.float32) / max(1.0, dim / 8))
-    elif case.spectrum == "one direction":
-        rows = 0.01 * rows + np.outer(rng.standard_normal(vocab), np.ones(dim)).astype(np.float32)
-    elif case.spectrum == "low rank":
-        rank = max(1, dim // 10)
-        rows = (rng.standard_normal((vocab, rank)) @ rng.standard_normal((rank, dim))).astype(np.float32)
-    elif case.spectrum == "duplicates":
-        rows = rows[rng.integers(0, max(1, vocab // 20), vocab)]
-    elif case.spectrum == "zero rows":
-        rows[rng.random(vocab) < 0.5] = 0
-    elif case.spectrum == "one huge row":
-        rows[vocab // 2] *= 100
-    elif case.spectrum == "sparse":
-        rows *= rng.random((vocab, dim)) < 0.05
-    elif case.spectrum == "ties by the hundred":
-        rows = rows[rng.integers(0, int(rng.integers(2, 9)), vocab)]
-    elif case.spectrum == "one rival":  # equal rows, one a little above them whose rest is long, and all others far below
-        base = np.ones(dim, np.float32) / np.float32(dim**0.5)
-        rows = np.float32(0.3) * rows - base * ((np.float32(0.3) * rows) @ base + 2)[:, None]
-        some = rng.permutation(vocab)[: max(1, min(256, vocab // 8))]
-        rows[some] = base
-        rows[some[0]] *= np.float32(1 + 50 / max(case.spread, 1e-3))
-        rows[some[0]] += np.float32(3) * np.where(np.arange(dim) % 2 == 0, base, -base)
-    elif case.spectrum == "long tail":  # a recommender's: norms spread by exp(0.4 N)
-        rows *= np.exp(0.4 * rng.standard_normal((vocab, 1), np.float32))
+    if case.spectrum != RIVAL:
+        return np.asarray(shaped(case.spectrum, (vocab, dim), rng, np.float32), np.float32)
+    # equal rows, one a little above them whose rest is long, and all others far below
+    rows, base = rng.standard_normal((vocab, dim), np.float32), np.ones(dim, np.float32) / np.float32(dim**0.5)
+    rows = np.float32(0.3) * rows - base * ((np.float32(0.3) * rows) @ base + 2)[:, None]
+    some = rng.permutation(vocab)[: max(1, min(256, vocab // 8))]
+    rows[some] = base
+    rows[some[0]] *= np.float32(1 + 50 / max(case.spread, 1e-3))
+    rows[some[0]] += np.float32(3) * np.where(np.arange(dim) % 2 == 0, base, -base)
     return rows
-
-
-def around_tastes(vocab: int, dim: int, rng: np.random.Generator) -> tuple[Doubles, Callable[[int], Doubles]]:
-    """Multiples of a few directions and a little in all others; and what makes hidden vectors near some of them."""
-    tastes = rng.standard_normal((max(2, vocab // 40), dim))
-    rows = tastes[rng.integers(0, len(tastes), vocab)] + 0.35 * rng.standard_normal((vocab, dim))
-    rows *= np.exp(0.3 * rng.standard_normal((vocab, 1)))
-    return rows, lambda count: tastes[rng.integers(0, len(tastes), count)] + 0.5 * rng.standard_normal((count, dim))
 
 
 def _calibration(case: Case, vectors: Any, rng: np.random.Generator) -> Doubles | None:
@@ -477,11 +445,9 @@ def compiled(case: Case, layer: Any, options: Any, threads: int | None = None) -
         return hl.compile(layer, case.method, threads=threads or case.threads, **options)
     if case.method != "shards":
         return one(layer, case.method, options)
-    cuts = sorted({0, layer.vocab // 3, 2 * layer.vocab // 3, layer.vocab})
-    parts = [slice(*pair) for pair in itertools.pairwise(cuts)]
-    share = options | {"delta": options["delta"] / len(parts)}
-    layers = [Layer(layer.weight[at], None if layer.bias is None else layer.bias[at], layer.link) for at in parts]
-    return here([one(part, "codes", share) for part in layers])
+    cuts = sorted({layer.vocab // 3, 2 * layer.vocab // 3} - {0, layer.vocab})
+    share = options | {"delta": options["delta"] / (len(cuts) + 1)}
+    return here([one(part, "codes", share) for part in parts(layer, *cuts)])
 
 
 def facts_of(thrown: Thrown, live: Any) -> Truth:

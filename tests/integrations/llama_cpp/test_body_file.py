@@ -103,22 +103,15 @@ def test_files_that_are_no_model_are_refused(tmp_path: Path) -> None:
         Model(path, cache=cache)
     with pytest.raises(StoreError, match="none.gguf"):
         Model(tmp_path / "none.gguf", cache=cache)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_tensor("output.weight", np.ones((4, 32), np.float32))
-    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
-        step()
+    tiny_gguf.gguf_file(path, "llama", {"output.weight": np.ones((4, 32), np.float32)})
     with pytest.raises(MissingTensorError, match="no tensor 'token_embd.weight'"):
         body_file(GgufFile(path), cache)
     assert not cache.exists() or files(cache) == []
 
 
 def test_other_tensors_with_a_row_for_each_token_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    for name in ("token_embd.weight", "per_token.weight"):
-        writer.add_tensor(name, np.ones((40, 32), np.float32))
-    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
-        step()
+    tensors = dict.fromkeys(("token_embd.weight", "per_token.weight"), np.ones((40, 32), np.float32))
+    path = tiny_gguf.gguf_file(tmp_path / "model.gguf", "llama", tensors)
     with pytest.raises(UnsupportedError, match=r"has per_token.weight \[40, 32\], rows of tokens that are neither"):
         body_file(GgufFile(path), tmp_path / "cache")
 

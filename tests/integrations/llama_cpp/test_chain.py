@@ -1,10 +1,13 @@
-"""llama.cpp's whole chain of samplers: the law is that of its own samplers over all logits, and penalties are its own."""
+"""The next token: its law is that of llama.cpp's own chain of samplers over all logits, and penalties are its own."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,19 +16,22 @@ import pytest
 import headlong as hl
 import tiny_gguf
 from headlong.engines.edited_row import Noise, exponents
-from headlong.errors import OptionError, UnsupportedError
-from laws import check_law
+from headlong.errors import IdError, InputError, OptionError, UnsupportedError
+from laws import chance, check_law
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
 from headlong.integrations.llama_cpp import Model  # noqa: E402
 from headlong.integrations.llama_cpp.chain import Breakers, Mirostat, Repeats  # noqa: E402
 from headlong.integrations.llama_cpp.chained import ChainedRow  # noqa: E402
+from headlong.integrations.llama_cpp.decoding import Decoder, Progress  # noqa: E402
 from headlong.integrations.llama_cpp.head import Head  # noqa: E402
+from headlong.integrations.llama_cpp.picking import Row  # noqa: E402
 from headlong.integrations.llama_cpp.settings import Settings  # noqa: E402
 
-VOCAB, DIM, DRAWS = 3000, 32, 800
+VOCAB, DIM, DRAWS = 3000, 32, 1000
 SHARP, FLAT = 3.0, 0.9
+"""How large logits are: a nucleus of some tokens, and of more than the first list has."""
 GENERATED = [7, 7, 7, 11, 900, 12, 7, 11]
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 ENTRY = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -76,8 +82,8 @@ def left(logits: Any, *samplers: Any) -> dict[int, float]:
     return {token: logit for token, logit in found if logit > -np.inf}
 
 
-def law(logits: Any, settings: Settings) -> Any:
-    """The probability of every token by llama.cpp's own chain over all logits."""
+def edited(logits: Any, settings: Settings) -> Any:
+    """After biases and llama.cpp's penalties."""
     penalties = llama_cpp.llama_sampler_init_penalties(
         VOCAB, settings.last_n, settings.repeat_penalty, settings.frequency_penalty, settings.presence_penalty
     )
@@ -89,6 +95,12 @@ def law(logits: Any, settings: Settings) -> Any:
     moved = np.full(VOCAB, -np.inf)
     for token, logit in left(biased, penalties).items():
         moved[token] = logit
+    return moved
+
+
+def law(logits: Any, settings: Settings) -> Any:
+    """The probability of every token by llama.cpp's own chain over all logits."""
+    moved = edited(logits, settings)
     shares = {0.0: 1 - settings.xtc_probability, 1.0: settings.xtc_probability} if settings.xtc else {0.0: 1.0}
     found = np.zeros(VOCAB)
     for certain, share in shares.items():
@@ -110,6 +122,16 @@ def law(logits: Any, settings: Settings) -> Any:
 
 
 CASES: dict[str, dict[str, Any]] = {
+    "llama.cpp's defaults": {},
+    "nothing": {**OFF, "temperature": 1.0},
+    "temperature": {**OFF, "temperature": 0.6},
+    "top_p": {**OFF, "top_p": 0.9, "temperature": 1.0},
+    "top_p, colder": {**OFF, "top_p": 0.9, "temperature": 0.7},
+    "top_p, hotter": {**OFF, "top_p": 0.8, "temperature": 1.6},
+    "min_p, hotter": {**OFF, "min_p": 0.1, "temperature": 1.5},
+    "top_p and min_p": {**OFF, "top_p": 0.95, "min_p": 0.02, "temperature": 0.8},
+    "top_k": {**OFF, "top_k": 5, "temperature": 1.2},
+    "top_k and top_p": {**OFF, "top_k": 20, "top_p": 0.7},
     "sigma": {**OFF, "top_n_sigma": 1.0},
     "sigma, wide": {**OFF, "top_n_sigma": 2.5, "temperature": 1.3},
     "sigma and the defaults": {"top_n_sigma": 1.5},
@@ -123,20 +145,15 @@ CASES: dict[str, dict[str, Any]] = {
     "dynatemp after min_p": {**OFF, "min_p": 0.05, "dynatemp_range": 0.7, "temperature": 0.9},
     "all": {"top_n_sigma": 2.0, "typical_p": 0.9, "xtc_probability": 0.4, "xtc_threshold": 0.1, "dynatemp_range": 0.3},
 }
+CHAINED = [case for case, settings in CASES.items() if Settings(**settings).chained]
 EDITS: dict[str, dict[str, Any]] = {
     "none": {},
+    "penalties": {"repeat_penalty": 1.4, "frequency_penalty": 0.3, "presence_penalty": 0.2},
+    "last two": {"presence_penalty": 1.5, "last_n": 2},
+    "biases": {"logit_bias": {5: 4.0, 900: -3.0, 12: -math.inf}},
     "edited": {"repeat_penalty": 1.4, "presence_penalty": 0.2, "logit_bias": {5: 4.0, 900: -3.0, 12: -np.inf}},
+    "all": {"logit_bias": {5: 4.0, 6: 2.0}, "repeat_penalty": 1.2, "presence_penalty": -0.5},
 }
-
-
-@pytest.mark.parametrize("edits", sorted(EDITS))
-@pytest.mark.parametrize("case", sorted(CASES))
-@pytest.mark.parametrize("size", [SHARP, FLAT])
-def test_draws_have_the_law_of_llama_cpps_chain_over_all_logits(head: Head, size: float, case: str, edits: str) -> None:
-    settings, hidden = Settings(**CASES[case], **EDITS[edits]), hidden_of(size)
-    assert settings.chained
-    pick = lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(noise(rng, settings))  # noqa: E731
-    check_law(pick, law(every(head, hidden), settings), DRAWS)
 
 
 class Accepting:
@@ -146,19 +163,81 @@ class Accepting:
         return np.asarray(ids) % 3 == 0
 
 
-@pytest.mark.parametrize("case", ["sigma", "typical", "xtc", "typical after top_k", "all"])
-def test_what_a_grammar_rules_out_counts_for_no_filter(head: Head, case: str) -> None:
-    settings, hidden = Settings(**CASES[case], **EDITS["edited"]), hidden_of(SHARP)
+GRAMMARS = pytest.mark.parametrize("grammar", [None, Accepting()], ids=["free", "grammar"])
+
+
+def row_of(head: Head, hidden: Any, settings: Settings, grammar: Any = None) -> Any:
+    """What picks the token: all of the chain, or the usual filters alone."""
+    return (ChainedRow if settings.chained else Row)(head, hidden, settings, GENERATED, grammar)
+
+
+def accepted(head: Head, hidden: Any, grammar: Any) -> Any:
     logits = every(head, hidden)
-    logits[~Accepting().accepts(np.arange(VOCAB))] = -np.inf
-    pick = lambda rng: ChainedRow(head, hidden, settings, GENERATED, Accepting()).pick(noise(rng, settings))  # noqa: E731
-    check_law(pick, law(logits, settings), DRAWS // 4)
+    return logits if grammar is None else np.where(grammar.accepts(np.arange(VOCAB)), logits, -np.inf)
+
+
+@pytest.mark.one_of("edits")
+@GRAMMARS
+@pytest.mark.parametrize("edits", sorted(EDITS))
+@pytest.mark.parametrize("case", sorted(CASES))
+@pytest.mark.parametrize("size", [SHARP, FLAT])
+def test_draws_have_the_law_of_llama_cpps_chain_over_all_logits(
+    head: Head, size: float, case: str, edits: str, grammar: Any
+) -> None:
+    settings, hidden = Settings(**CASES[case], **EDITS[edits]), hidden_of(size)
+    count = DRAWS if grammar is None else DRAWS // 4  # a grammar that is asked about every token takes its time
+    pick = lambda rng: row_of(head, hidden, settings, grammar).pick(noise(rng, settings))  # noqa: E731
+    check_law(pick, law(accepted(head, hidden, grammar), settings), count)
+
+
+@pytest.mark.parametrize("edits", sorted(EDITS))
+@GRAMMARS
+def test_temperature_0_is_the_best_after_the_edits(head: Head, edits: str, grammar: Any) -> None:
+    settings, hidden = Settings(temperature=0.0, **EDITS[edits]), hidden_of(SHARP)
+    best = np.argmax(edited(accepted(head, hidden, grammar), settings))
+    assert row_of(head, hidden, settings, grammar).pick(Noise(0, 0)) == best
+
+
+def counted(verb: Any, asked: list[str]) -> Any:
+    return lambda *given, **more: (asked.append(verb.__name__), verb(*given, **more))[1]
+
+
+@pytest.mark.parametrize("case", [case for case in sorted(CASES) if CASES[case].get("top_k") == 0 and case not in CHAINED])
+@pytest.mark.parametrize("size", [SHARP, FLAT])
+def test_a_step_without_edits_is_one_question_whatever_the_temperature(
+    head: Head, size: float, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters by temperature 1 and the draw at another are found together."""
+    settings, hidden = Settings(**CASES[case], seed=4), hidden_of(size)
+    asked: list[str] = []
+    for verb in ("topk", "lse", "log_prob", "sample"):
+        monkeypatch.setattr(head.engine, verb, counted(getattr(head.engine, verb), asked))
+    count = 4 * DRAWS
+    decoder = Decoder(SimpleNamespace(lock=nullcontext()), None, head, count)  # type: ignore[arg-type]
+    rows = [Progress([1], number, 1, None) for number in range(count)]
+    drawn = np.bincount(decoder.picker(rows, settings)(rows, np.repeat(hidden, count, axis=0)), minlength=VOCAB)
+    assert asked == ["sample"]
+    assert chance(drawn, law(every(head, hidden), settings)) > 1e-4
+
+
+def test_what_leaves_nothing_or_makes_no_sense_is_refused(head: Head) -> None:
+    hidden = hidden_of(SHARP)
+    everything = dict.fromkeys(range(VOCAB), -math.inf)
+    for settings in (Settings(temperature=0, logit_bias=everything), Settings(top_k=0, logit_bias=everything)):
+        with pytest.raises(InputError, match="no token is left"):
+            Row(head, hidden, settings, []).pick(Noise(0, 0))
+    with pytest.raises(IdError, match="logit_bias names the token 3000; expected 0 to 2999"):
+        Row(head, hidden, Settings(logit_bias={3000: 1.0}), [])
+    with pytest.raises(OptionError, match="expected a token's id .*, or -inf"):
+        Row(head, hidden, Settings(logit_bias={3: math.nan}), [])
+    for name, value in {"temperature": -1.0, "repeat_penalty": 0.0, "top_k": 1.5, "top_p": math.nan, "min_p": 2.0}.items():
+        with pytest.raises(OptionError, match=f"{name} is "):
+            Settings(**{name: value})
 
 
 def test_under_a_soft_cap_sigma_is_that_of_the_capped_logits() -> None:
     head, settings, hidden = head_of(hl.SoftCap(3.0)), Settings(**CASES["sigma"], **EDITS["edited"]), hidden_of(SHARP)
-    pick = lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(noise(rng, settings))  # noqa: E731
-    check_law(pick, law(every(head, hidden), settings), 200)
+    check_law(lambda rng: ChainedRow(head, hidden, settings, GENERATED).pick(noise(rng, settings)), law(every(head, hidden), settings), 200)
 
 
 def test_moments_are_those_of_all_logits(head: Head) -> None:
@@ -249,16 +328,25 @@ def test_a_text_is_that_of_the_chain_over_all_logits(model: Model) -> None:
         assert x[token] > x.max() - 1e-3
 
 
-@pytest.mark.parametrize("case", [*sorted(CASES), "mirostat", "dry"])
+TEXTS: dict[str, dict[str, Any]] = {
+    **CASES, "greedy": {"temperature": 0.0}, "mirostat": {"mirostat_mode": 2, "mirostat_tau": 3.0},
+    "dry": {"dry_multiplier": 0.8}, "edited": {"temperature": 0.9, "repeat_penalty": 1.3, "logit_bias": {300: 2.0}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TEXTS)
 def test_texts_at_once_are_those_one_by_one(model: Model, case: str) -> None:
-    more = {"mirostat": {"mirostat_mode": 2, "mirostat_tau": 3.0}, "dry": {"dry_multiplier": 0.8}}
-    asked = {"seed": 3, **(CASES | more)[case]}
-    prompts = [[17, 301, 42], [5, 77, 640, 3], [8]]
-    found = model.generate(prompts, 10, **asked)
-    assert model.generate(prompts, 10, **asked) == found and model.generate(prompts[:1], 10, **asked)[0].ids == found[0].ids
-    stream = [token.id for piece in model.stream(prompts[0], 10, **asked) for token in piece.tokens]
+    asked = {"seed": 3, **TEXTS[case]}
+    prompts = [[17, 301, 42], [5, 77, 640, 3], [8], [300, 301, 302, 303]]
+    found = model.generate(prompts, 12, **asked)
+    assert model.generate(prompts, 12, **asked) == found and len({one.ids for one in found}) > 1
+    assert model.generate(prompts[:1], 12, **asked)[0].ids == found[0].ids, "whichever others are there"
+    assert (model.generate(prompts, 12, **asked | {"seed": 4}) == found) == (case == "greedy")
+    for prompt, one in zip(prompts, found, strict=True) if case == "greedy" else ():
+        assert model.generate(prompt, 12, **asked).ids == one.ids
+    stream = [token.id for piece in model.stream(prompts[0], 12, **asked) for token in piece.tokens]
     assert tuple(stream) == found[0].ids
-    text = model.create_completion(prompts[0], max_tokens=10, **asked)["choices"][0]["text"]
+    text = model.create_completion(prompts[0], max_tokens=12, **asked)["choices"][0]["text"]
     assert text == found[0].text
 
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-import tiny_gguf
 from headlong.errors import IdError, OptionError
+from tiny_gguf import opened
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
-from headlong.integrations.llama_cpp import Model  # noqa: E402
 
 NEAR = 2e-3
 """What float32 layers round otherwise in batches of other sizes, and 2 eps."""
 QUESTIONS = [[5, 9, 300, 41], [5, 9, 300, 41, 77, 8, 12, 640, 3, 2, 8, 17, 31, 900], [5, 9, 12], [700, 701]]
 CHOICES = [[10], [11, 12], [11, 13, 14], [15, 16, 17, 18]]
-
-
-def opened(folder: Path, family: str = "qwen3", **options: Any) -> Model:
-    path = tiny_gguf.write(folder / f"{family}.gguf", family, head="Q8_0")
-    return Model(path, cache=folder, n_threads=1, eps=1e-4, **{"n_ctx": 128, **options})
 
 
 def texts() -> list[tuple[list[int], int]]:

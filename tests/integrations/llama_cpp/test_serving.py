@@ -21,6 +21,7 @@ import pytest
 
 import tiny_gguf
 from headlong.errors import InputError
+from tiny_gguf import opened
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
@@ -28,11 +29,6 @@ from headlong.integrations.llama_cpp import Model
 
 PROMPTS = ["Hello ab", "one two three four", "x", "ab " * 30, "Hello abc", "\u00e9\u4e16"]
 WAYS: list[dict[str, Any]] = [{"temperature": 0.0}, {"seed": 5, "temperature": 1.0}, {"seed": 6}]
-
-
-def opened(folder: Path, family: str = "qwen3", **options: Any) -> Model:
-    path = tiny_gguf.write(folder / f"{family}.gguf", family, head="Q8_0")
-    return Model(path, cache=folder, n_threads=1, eps=1e-4, **{"n_ctx": 256, **options})
 
 
 def test_texts_of_threads_are_what_each_is_alone(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import tiny_gguf
 from headlong.errors import InputError
+from tiny_gguf import opened
 
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'headlong[llama]'")
 
@@ -19,11 +19,6 @@ from headlong.integrations.llama_cpp import Model  # noqa: E402
 PROMPTS = [[17, 301, 42], [999 - 3, 5, 77, 640, 3, 250], [8, 9], [300, 301, 302, 303]]
 WAYS: list[dict[str, Any]] = [{"temperature": 0.0}, {"seed": 5, "temperature": 1.0, "top_k": 0}]
 LENGTH = 24
-
-
-def opened(folder: Path, family: str = "qwen3", **options: Any) -> Model:
-    path = tiny_gguf.write(folder / f"{family}.gguf", family, head="Q8_0")
-    return Model(path, cache=folder, n_ctx=128, n_threads=1, eps=1e-4, **options)
 
 
 @pytest.fixture(scope="module")
