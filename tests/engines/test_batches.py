@@ -22,7 +22,7 @@ from headlong.answers import named_fields
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS, Running
 from headlong.layers.matrix import Layer
-from kinds import KINDS, codes
+from kinds import STILL, codes
 from made_layers import decaying
 from oracle import check_topk, check_within, truth
 from rates import check_rate
@@ -30,7 +30,7 @@ from structured_layers import made
 from thinned import NATIVE
 
 WAYS: dict[str, Callable[..., Any]] = {
-    **KINDS, "svd": lambda layer, **options: hl.compile(layer, "svd", **options),
+    **STILL, "svd": lambda layer, **options: hl.compile(layer, "svd", **options),
     "proved codes": lambda layer, **options: codes(layer, delta=0.0, **options),
 }  # fmt: skip
 ROWS = 62
@@ -80,11 +80,16 @@ def flat(vocab: int, dim: int) -> tuple[Layer, np.ndarray]:
     return Layer(rows), hidden
 
 
-def check_rows(asked: Any, first: dict[str, Any], rows: np.ndarray, verbs: Iterable[str], only: tuple[str, ...] = ()) -> None:
+SIZES = (1, 2, 9, 17, ROWS)
+
+
+def check_rows(
+    asked: Any, first: dict[str, Any], rows: np.ndarray, verbs: Iterable[str], only: tuple[str, ...] = (), sizes: Any = SIZES
+) -> None:
     """Each row has the fields that it has among all, in batches of some sizes; ``first``: of all, as far as they were asked."""
     for verb in verbs:
         whole = first.setdefault(verb, VERBS[verb](asked, rows, np.arange(ROWS)))
-        for size in (1, 2, 9, 17, ROWS):
+        for size in sizes:
             at = 5 * size % (ROWS - size + 1) + np.arange(size)
             for name, one in named_fields(VERBS[verb](asked, rows[at], at)).items():
                 if one is not None and name not in ("cost", "support") and (not only or name in only):
@@ -219,11 +224,11 @@ def test_callers_at_once(apart: str) -> None:
     context: Any = multiprocessing.get_context("fork" if FORKS else None)
     for method, dtype in itertools.product(METHODS, (np.float32, ml_dtypes.bfloat16)):
         engine = hl.compile(Layer(layer.weight.astype(dtype), layer.bias), method, eps=0.05, threads=3)
-        asked = engine, {}, rows, ("topk", "log_prob", "nucleus")
+        asked: Any = engine, {}, rows, ("topk", "log_prob", "nucleus"), (), (1, 9)
         check_rows(*asked)
         if apart == "threads":
-            with ThreadPoolExecutor(6) as pool:
-                list(pool.map(lambda _, asked=asked: check_rows(*asked), range(6)))
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda _, asked=asked: check_rows(*asked), range(4)))
             continue
         children = [context.Process(target=check_rows, args=asked) for _ in range(3)]
         with warnings.catch_warnings():

@@ -27,9 +27,9 @@ from layers import DTYPES
 from oracle import Truth, check_draw, check_topk, check_within, truth
 from thinned import in_turn
 
-CALIBRATED = "codes, calibrated"
-READERS = [*(name for name in METHODS if name != "adaptive"), CALIBRATED]  # test_adaptive.py: it promises nothing
-"""Every registered method, and codes once more, with calibration vectors."""
+CALIBRATED, BLOCKS = "codes, calibrated", "codes, blocks"
+READERS = [*(name for name in METHODS if name != "adaptive"), CALIBRATED, BLOCKS]  # test_adaptive.py: it promises nothing
+"""Every registered method, and codes twice more, with calibration vectors, and behind blocks."""
 OF_PARTS = ["shards", "changed"]
 PROVING = [name for name in READERS if name != "svd"]
 FLOAT64 = 2.0**-50
@@ -49,8 +49,10 @@ def method(request: pytest.FixtureRequest) -> str:
 def compiled(layer: hl.Layer, method: str, calibration: NDArray[Any], **options: Any) -> Engine:
     if method in OF_PARTS:
         return KINDS[method](layer, delta=0.0, **options)  # type: ignore[no-any-return]
-    if method == CALIBRATED:
-        options |= {"calibration": calibration}
+    if method == BLOCKS and native.isa() == native.REFERENCE:
+        pytest.skip("the reference has no blocks")
+    if method in (CALIBRATED, BLOCKS):
+        options |= {"calibration": calibration} | ({"blocks": True} if method == BLOCKS else {})
     if method.startswith("codes"):  # proved, as the others are without being asked
         options.setdefault("delta", 0.0)
     return hl.compile(layer, method.split(",")[0], **options)
@@ -160,7 +162,8 @@ def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype:
     engine = compiled(case.layer, method, case.hidden)
     exact = truth(case.layer, case.hidden)
     for seed, filters in thinned(level, name, enumerate(FILTERS)):
-        found = engine.sample(case.hidden, 3, seed=seed, position=11 + np.arange(len(case.hidden)), **filters)
+        eps = math.inf if method == BLOCKS else None  # else a scan of all codes has what blocks would have found
+        found = engine.sample(case.hidden, 3, seed=seed, position=11 + np.arange(len(case.hidden)), eps=eps, **filters)
         temperature = filters.get("temperature", 1.0)
         cut = filters.get("top_k", 0), filters.get("top_p", 1.0), filters.get("min_p", 0.0)
         bet = engine.promise.delta > 0 and cut[0] == 0 and cut[1] < 1  # a sample may decide the nucleus's boundary
@@ -195,6 +198,7 @@ def test_hundreds_of_draws_are_those_of_one_by_one(class0: int) -> None:
 @pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("method", [name for name in READERS if name != BLOCKS])
 def test_levels_agree_with_the_reference(monkeypatch: pytest.MonkeyPatch, method: str, name: str, dtype: str) -> None:
     """Every native level against NumPy on the same plan: ids, exact logits, samples; normalisers within both errors."""
     case = build(name, dtype)
@@ -266,7 +270,7 @@ def test_masks_restrict_the_distribution(level: str, method: str, mask: str) -> 
         allowed, exclude = (part[b] if len(part) and np.ndim(part[0]) else part for part in (allowed, exclude))
         live[b, [i for i in allowed if i >= 0]] = True
         live[b, exclude] = False
-    exact = truth(engine.layer, hidden, live)
+    exact = truth(small("full")[0].layer, hidden, live)
     found, normal = engine.topk(hidden, 6, **MASKS[mask]), engine.lse(hidden, **MASKS[mask])
     check_within(found.lse, exact.lse, found.error, 1e-9)
     check_within(normal.lse, exact.lse, normal.error, 1e-9)

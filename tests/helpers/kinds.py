@@ -63,3 +63,5 @@ KINDS: dict[str, Callable[..., Any]] = {
     "changed blocks": lambda layer, *cut, **options: changed(layer, *cut, **{"blocks": True, "delta": 0.0, **options}),
 }
 """Over one matrix: those that prove their ids."""
+STILL = {name: kind for name, kind in KINDS.items() if name != "adapting"}
+"""And learn nothing from what they are asked: the same question has the same answer to the bit."""

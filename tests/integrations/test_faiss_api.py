@@ -318,8 +318,8 @@ def test_verbs_of_ids_of_your_own_are_those_of_faiss(faiss: Any) -> None:
             index.merge_from(other, 100_000)
             assert (index.ntotal, other.ntotal, index.is_trained, index.metric_type) == (3000, 0, True, 1)
             assert index.remove_ids(ids[:50]) == 50
-        sel = faiss.SearchParameters(sel=faiss.IDSelectorRange(1000, 9000))
-        for params in (None, sel):
+        sel = faiss.IDSelectorRange(1000, 9000)
+        for params in (None, faiss.SearchParameters(sel=sel)):
             check(theirs.search(QUERIES, 4, params=params), ours.search(QUERIES, 4, params=params))
         np.testing.assert_array_equal(ours.reconstruct(int(ids[60])), ROWS[60])
         with pytest.raises(IdError, match="no row has id 5"):

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headlong as hl
-from adversarial import CASES
 from bounded import (
     IDS,
     LEVELS,
@@ -18,7 +17,6 @@ from bounded import (
     check,
     check_bounds,
     check_bounds_at,
-    check_ids_of,
     clustered,
 )
 from headlong import native
@@ -28,7 +26,6 @@ from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
 from oracle import truth
-from thinned import NATIVE
 
 
 def made(vocab: int, dim: int) -> tuple[Layer, np.ndarray, Blocks]:
@@ -47,14 +44,6 @@ def test_bounds_hold_for_every_class_of_every_block(vocab: int, dim: int) -> Non
 @given(st.sampled_from([1e-20, 1e-3, 1.0, 1e6]), st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90))
 def test_bounds_hold_at_any_scale(scale: float, seed: int, vocab: int, dim: int) -> None:
     check_bounds_at(scale, (vocab, dim), seed)
-
-
-@NATIVE
-@pytest.mark.parametrize("name", CASES)
-def test_ids_are_those_of_float64_on_layers_that_break_careless_bounds(
-    name: str, level: str
-) -> None:
-    assert check_ids_of(name).plan.blocks is not None
 
 
 def test_every_kernel_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
