@@ -88,6 +88,13 @@ def _levels(item: pytest.Item) -> set[str]:
     return {str(value) for name, value in (call.params if call else {}).items() if name in ("level", "isa")}
 
 
+@pytest.fixture(params=native.levels())
+def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The instruction set of engines that a test makes: each one, or those that its marks say (``thinned.NATIVE``)."""
+    monkeypatch.setenv("HEADLONG_ISA", request.param)
+    return str(request.param)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(SEED)

@@ -21,7 +21,7 @@ case $kind in
 esac
 tests=("$@")
 [ ${#tests[@]} -gt 0 ] || tests=(tests/kernels tests/codes tests/runtime/test_pool.py
-  tests/engines/test_{masks,engines,batches,promise,callers,saved}.py tests/engines/blocks tests/engines/changing tests/cli/test_fuzz.py tests/storm)
+  tests/engines/test_{masks,engines,batches,contract,saved}.py tests/engines/promises tests/engines/blocks tests/engines/changing tests/cli/test_fuzz.py tests/storm)
 
 python=${PYTHON:-python3}
 work=$(mktemp -d)

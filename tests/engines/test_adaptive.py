@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,9 +14,9 @@ from headlong import native
 from headlong.engines.base import Engine
 from headlong.engines.methods.adaptive import Reader, Rules, fitted, keys_of, normaliser_eps
 from headlong.engines.reference.gumbel import gumbels
-from headlong.errors import MalformedFileError, NonFiniteError, OptionError
-from headlong.store import open_file, write_file
+from headlong.errors import NonFiniteError, OptionError
 from oracle import truth
+from thinned import ENDS
 
 EPS = math.log(1.3)
 Doubles = NDArray[np.float64]
@@ -152,10 +151,9 @@ def test_the_cases_tell_the_authors_order_from_others() -> None:
     assert raced >= 2 and refined >= 1
 
 
-@pytest.mark.parametrize("level", [native.REFERENCE, native.levels()[-1]])
-def test_an_engine_is_the_authors_algorithm(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@ENDS
+def test_an_engine_is_the_authors_algorithm(level: str) -> None:
     """From the layer to the answer: column weights, the variance bound, the order; natively in float32."""
-    monkeypatch.setenv("HEADLONG_ISA", level)
     for seed in range(5):
         layer, x = layer_of(seed)
         reader = reader_of(compiled(layer, published=True, arm=0.05, sum=0.02))
@@ -233,12 +231,11 @@ def test_multipliers_are_fitted_on_calibration_vectors(layer: hl.Layer, rng: np.
     assert compiled(layer, calibration=rng.standard_normal((60, 96)), arm=0.5, sum=0.25).plan.arrays["multipliers"][1] == 0.25
 
 
-@pytest.mark.parametrize("level", [native.REFERENCE, native.levels()[-1]])
+@ENDS
 def test_nothing_to_search(
-    layer: hl.Layer, hidden: NDArray[np.float32], level: str, monkeypatch: pytest.MonkeyPatch
+    layer: hl.Layer, hidden: NDArray[np.float32], level: str
 ) -> None:
     """No queries, no classes that may be answered, a hidden vector of zeros."""
-    monkeypatch.setenv("HEADLONG_ISA", level)
     engine = compiled(layer)
     assert engine.topk(hidden[:0], 2).ids.shape == (0, 2)
     none = engine.topk(hidden[:2], 2, allowed=np.empty(0, int))
@@ -251,10 +248,9 @@ def test_nothing_to_search(
     np.testing.assert_allclose(zero.lse, truth(layer, np.zeros_like(hidden[:1])).lse, atol=1e-5)
 
 
-@pytest.mark.parametrize("level", [native.REFERENCE, native.levels()[-1]])
-def test_a_race_of_ties_ends(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@ENDS
+def test_a_race_of_ties_ends(level: str) -> None:
     """Two rows of zeros are the best, and no further read tells them apart."""
-    monkeypatch.setenv("HEADLONG_ISA", level)
     weight = np.zeros((70, 96), np.float32)
     weight[2:] = -1
     found = compiled(hl.Layer(weight)).topk(np.ones((2, 96)), 1)
@@ -279,36 +275,9 @@ def test_it_knows_temperatures_only(rng: np.random.Generator, hidden: NDArray[np
     np.testing.assert_allclose(found.lse, exact.lse, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["multipliers", "spread", "column_weight"])
-def test_a_file_with_other_numbers_is_refused(layer: hl.Layer, tmp_path: Path, name: str) -> None:
-    path = tmp_path / "engine.safetensors"
-    compiled(layer).save(path)
-    file = open_file(path)
-    tensors = {key: np.array(file.read(key)) for key in file.tensors}
-    tensors[f"plan.arrays.{name}"] *= np.nan
-    write_file(path, tensors, file.metadata)
-    with pytest.raises(MalformedFileError, match=f"{name} holds NaN"):
-        hl.load(path)
-    for odd in (np.negative, lambda array: array * 0 + 1e300):
-        tensors[f"plan.arrays.{name}"] = odd(file.read(f"plan.arrays.{name}"))
-        write_file(path, tensors, file.metadata)
-        with pytest.raises(MalformedFileError, match=name):
-            hl.load(path)
-    for change in (np.float32, np.int64, np.complex64):
-        tensors[f"plan.arrays.{name}"] = file.read(f"plan.arrays.{name}").astype(change)
-        write_file(path, tensors, file.metadata)
-        with pytest.raises(MalformedFileError, match=f"{name} is {np.dtype(change)}"):
-            hl.load(path)
-    del tensors[f"plan.arrays.{name}"]
-    write_file(path, tensors, file.metadata)
-    with pytest.raises(MalformedFileError, match=f"{name} is missing"):
-        hl.load(path)
-
-
-@pytest.mark.parametrize("level", [native.REFERENCE, native.levels()[-1]])
-def test_the_k_best_are_found_by_sound_constants_alone(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@ENDS
+def test_the_k_best_are_found_by_sound_constants_alone(level: str) -> None:
     """One class far ahead: as published nobody else is told apart from it."""
-    monkeypatch.setenv("HEADLONG_ISA", level)
     rng = np.random.default_rng(3)
     weight = rng.standard_normal((300, 512)).astype(np.float32) / 20
     hidden = rng.standard_normal((20, 512)) + 40 * weight[0]

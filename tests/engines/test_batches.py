@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import multiprocessing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -21,20 +22,43 @@ from headlong.answers import named_fields
 from headlong.engines.base import Engine
 from headlong.engines.method import METHODS, Running
 from headlong.layers.matrix import Layer
+from kinds import STILL, codes
 from made_layers import decaying
 from oracle import check_topk, check_within, truth
 from rates import check_rate
+from structured_layers import made
+from thinned import NATIVE
 
-WAYS: dict[str, dict[str, Any]] = {
-    "full": {"method": "full"}, "codes": {"method": "codes"}, "proved codes": {"method": "codes", "delta": 0.0},
-    "blocks": {"method": "codes", "blocks": True}, "svd": {"method": "svd"}, "changed": {"method": "codes"},
+WAYS: dict[str, Callable[..., Any]] = {
+    **STILL, "svd": lambda layer, **options: hl.compile(layer, "svd", **options),
+    "proved codes": lambda layer, **options: codes(layer, delta=0.0, **options),
 }  # fmt: skip
-VERBS: dict[str, Callable[[Any, np.ndarray, int], Any]] = {
-    "topk": lambda engine, rows, start: engine.topk(rows, 5), "lse": lambda engine, rows, start: engine.lse(rows),
-    "entropy": lambda engine, rows, start: engine.entropy(rows),
-    "moments": lambda engine, rows, start: engine.entropy(rows, moments=True),
-    "log_prob": lambda engine, rows, start: engine.log_prob(rows, [[3, 7]] * len(rows)),
-    "sample": lambda engine, rows, start: engine.sample(rows, 2, seed=3, top_p=0.9, position=start + np.arange(len(rows))),
+ROWS = 62
+ALLOWED = [np.sort(np.random.default_rng(row).choice(700, 1 + row**2 // 6, replace=False)) for row in range(ROWS)]
+"""Of each row its own: from one class to nearly all of the smallest layer."""
+
+
+def mixed(places: np.ndarray) -> dict[str, Any]:
+    """Seeds, positions that do not count up, and rules of each row its own."""
+    return {
+        "seed": places + 3, "position": 7 * places, "temperature": 0.6 + places % 3 / 2, "top_k": 20 + places % 90,
+        "top_p": 1 - places % 4 / 10, "min_p": places % 2 / 50,
+    }  # fmt: skip
+
+
+VERBS: dict[str, Callable[[Any, np.ndarray, np.ndarray], Any]] = {
+    "topk": lambda engine, rows, at: engine.topk(rows, 5, eps=0.1), "lse": lambda engine, rows, at: engine.lse(rows, eps=0.1),
+    "ids": lambda engine, rows, at: engine.topk(rows, 5, eps=math.inf),
+    "entropy": lambda engine, rows, at: engine.entropy(rows, eps=0.1),
+    "moments": lambda engine, rows, at: engine.entropy(rows, moments=True, eps=0.1),
+    "log_prob": lambda engine, rows, at: engine.log_prob(rows, [[3, 7]] * len(rows), eps=0.1),
+    "draws": lambda engine, rows, at: engine.sample(rows, 2, seed=3, position=at, eps=math.inf),
+    "nucleus": lambda engine, rows, at: engine.sample(rows, 2, seed=3, top_p=0.9, position=at, eps=0.1),
+    "mixed": lambda engine, rows, at: engine.sample(rows, eps=0.1, **mixed(at)),
+    "best allowed": lambda engine, rows, at: engine.topk(rows, 4, eps=0.1, allowed=[ALLOWED[one] for one in at]),
+    "draws allowed": lambda engine, rows, at: engine.sample(
+        rows, 3, seed=5, position=at, top_p=0.8, temperature=0.7, eps=0.1, allowed=[ALLOWED[one] for one in at]
+    ),
 }  # fmt: skip
 
 
@@ -49,43 +73,56 @@ def alike(size: float) -> Callable[[int, int], tuple[Layer, np.ndarray]]:
     return made
 
 
-@pytest.mark.one_of("link")
-@pytest.mark.parametrize("link", [hl.Affine(1.0), hl.SoftCap(20.0)])
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("of", [clustered, alike(1.0), alike(0.0)], ids=["centres", "equal", "zeros"])
-def test_a_row_does_not_know_its_batch(of: Any, way: str, link: Any) -> None:
-    layer, hidden = of(3000, 40)
-    rows = np.concatenate([hidden.astype(np.float64) * 3, np.zeros((2, 40))])
-    layer = hl.Layer(layer.weight, layer.bias, link)
-    calibration = {"calibration": rows[:50].repeat(10, axis=0)} if way == "blocks" else {}
-    whole: dict[str, Any] = {}
-    for threads in (1, 2, 3):
-        engine: Any = hl.compile(layer, threads=threads, **WAYS[way], **calibration)
-        if way == "changed":
-            engine = engine.with_rows(layer.weight[:200], bias=layer.bias[:200]).without([4, 5])
-        for verb, ask in VERBS.items():
-            first = whole.setdefault(verb, ask(engine, rows, 0))
-            for size in (1, 2, 9, 17, len(rows)):
-                start = 5 * size % (len(rows) - size + 1)
-                part = ask(engine, rows[start : start + size], start)
-                for name, one in named_fields(part).items():
-                    if one is not None and name not in ("cost", "support"):
-                        other = getattr(first, name)[start : start + size]
-                        np.testing.assert_array_equal(one, other, err_msg=f"{verb}: {name}")
+def flat(vocab: int, dim: int) -> tuple[Layer, np.ndarray]:
+    """Logits within a few nats: normalisers are estimated from rows that are drawn."""
+    rng = np.random.default_rng(3)
+    rows, hidden = ((rng.standard_normal((count, dim)) / 3).astype(np.float32) for count in (vocab, 60))
+    return Layer(rows), hidden
 
 
+SIZES = (1, 2, 9, 17, ROWS)
+
+
+def check_rows(
+    asked: Any, first: dict[str, Any], rows: np.ndarray, verbs: Iterable[str], only: tuple[str, ...] = (), sizes: Any = SIZES
+) -> None:
+    """Each row has the fields that it has among all, in batches of some sizes; ``first``: of all, as far as they were asked."""
+    for verb in verbs:
+        whole = first.setdefault(verb, VERBS[verb](asked, rows, np.arange(ROWS)))
+        for size in sizes:
+            at = 5 * size % (ROWS - size + 1) + np.arange(size)
+            for name, one in named_fields(VERBS[verb](asked, rows[at], at)).items():
+                if one is not None and name not in ("cost", "support") and (not only or name in only):
+                    np.testing.assert_array_equal(one, getattr(whole, name)[at], err_msg=f"{verb}: {name}, {size} rows")
+
+
+@pytest.mark.one_of("link", "dtype")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("link", [hl.SoftCap(30.0), hl.Gss(1.19, 7.0)])
-@pytest.mark.parametrize("method", ["codes", "full"])
-def test_a_draw_does_not_know_its_batch_where_positions_do_not_count_up(method: str, link: Any, dtype: type) -> None:
-    layer, hidden = decaying(2000, 16)
-    engine, rows = hl.compile(Layer(layer.weight, None, link), method), hidden[:8].astype(dtype)
-    for how in ({"temperature": 0.6}, {"temperature": 0.6, "top_p": 0.9}):
-        batch = engine.sample(rows, seed=1, position=np.arange(8) * 7, **how)
-        for row in range(8):
-            alone = engine.sample(rows[row : row + 1], seed=1, position=7 * row, **how)
-            for name in ("ids", "logits", "log_probs", "kept", "error"):
-                np.testing.assert_array_equal(getattr(alone, name)[0], getattr(batch, name)[row])
+@pytest.mark.parametrize("link", [hl.Affine(1.0), hl.SoftCap(20.0), hl.Gss(1.19, 7.0)])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("of", [clustered, alike(1.0), alike(0.0), flat], ids=["centres", "equal", "zeros", "flat"])
+def test_a_row_does_not_know_its_batch(of: Any, way: str, link: Any, dtype: Any) -> None:
+    layer, hidden = of(3000, 40)
+    rows = np.concatenate([hidden * 3, np.zeros((2, 40))]).astype(dtype)
+    whole: dict[str, Any] = {}
+    for threads in (1, 3):
+        check_rows(WAYS[way](hl.Layer(layer.weight, layer.bias, link), threads=threads), whole, rows, VERBS)
+
+
+@pytest.mark.parametrize("way", ["full", "codes", "svd"])
+def test_nor_does_it_at_any_level(way: str, level: str) -> None:
+    """But for a normaliser of the reference, which draws for a batch together."""
+    layer, hidden = clustered(3000, 40)
+    only = ("ids", "logits", "score") if level == native.REFERENCE else ()
+    check_rows(WAYS[way](layer), {}, np.concatenate([hidden, hidden[:2]]).astype(np.float64), ("topk", "nucleus"), only)
+
+
+@pytest.mark.parametrize("kind", ["tree", "bands", "differentiated", "experts", "mos"])
+def test_nor_does_a_row_of_a_structured_layer(kind: str) -> None:
+    whole: dict[str, Any] = {}
+    case = made(kind, 16, 700, ROWS)
+    for threads in (1, 2):
+        check_rows(hl.compile(case.layer, delta=0.0, threads=threads), whole, case.hidden, VERBS)
 
 
 def test_rows_beyond_those_that_are_answered_at_once_keep_their_own_excluded_classes() -> None:
@@ -99,13 +136,11 @@ def test_rows_beyond_those_that_are_answered_at_once_keep_their_own_excluded_cla
     assert not (whole.ids[:, :, None] == excluded[:, None, :]).any()
 
 
-LEVELS = native.levels()[1:]
 VOCAB = 9001
 BLOCKS = (4, 5, 8, 9, 15, 24, 47, 64, 70)
 
 
-def built(patch: pytest.MonkeyPatch, level: str, eps: float, layer: Layer, hidden: np.ndarray, **options: object) -> Engine:
-    patch.setenv("HEADLONG_ISA", level)
+def built(eps: float, layer: Layer, hidden: np.ndarray, **options: object) -> Engine:
     chosen: dict[str, Any] = {"threads": 2, "blocks": False, **options}
     engine = hl.compile(layer, "codes", eps=eps, calibration=hidden[100:], **chosen)
     assert isinstance(engine, Engine)
@@ -123,50 +158,49 @@ def check(engine: Engine, hidden: np.ndarray, k: int, eps: float, within: float 
     assert (np.abs(found.lse - exact.lse) <= found.error).mean() > 0.99
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("eps", [0.02, math.inf])
-def test_blocks_of_every_size(monkeypatch: pytest.MonkeyPatch, level: str, eps: float) -> None:
+@NATIVE
+def test_blocks_of_every_size(level: str, eps: float) -> None:
     layer, hidden = decaying(VOCAB, 64, 1.5)
-    engine = built(monkeypatch, level, eps, layer, hidden)
+    engine = built(eps, layer, hidden)
     for count in BLOCKS if level != "portable" else (8, 70):
         check(engine, hidden[:count], 10, eps)
     check(engine, hidden[:16], 1, eps)
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_types_links_and_odd_dimensions(monkeypatch: pytest.MonkeyPatch, level: str, dtype: type) -> None:
+@NATIVE
+def test_types_links_and_odd_dimensions(level: str, dtype: type) -> None:
     layer, hidden = decaying(VOCAB, 60, 1.5, seed=1)
     layer = Layer(layer.weight.astype(dtype), layer.bias, hl.Affine(0.7, 3.0))
-    check(built(monkeypatch, level, 0.02, layer, hidden), hidden[:20], 5, 0.02)
+    check(built(0.02, layer, hidden), hidden[:20], 5, 0.02)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_rows_without_codes_and_ties(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+@NATIVE
+def test_rows_without_codes_and_ties(level: str) -> None:
     layer, hidden = decaying(VOCAB, 64, 1.5, seed=2)
     weight = layer.weight.copy()
     weight[[5, 700, 9000]] *= 1e18
     weight[1000:1100] = weight[17]
     for eps in (0.05, math.inf):
-        check(built(monkeypatch, level, eps, Layer(weight, layer.bias), hidden), hidden[:20], 10, eps, math.inf)
+        check(built(eps, Layer(weight, layer.bias), hidden), hidden[:20], 10, eps, math.inf)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_normaliser_of_huge_logits_is_within_its_error(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+@NATIVE
+def test_a_normaliser_of_huge_logits_is_within_its_error(level: str) -> None:
     """Logits that float32 rounds by more than exponentials reach."""
     rng = np.random.default_rng(0)
     layer, energy = Layer(rng.standard_normal((VOCAB, 200), dtype=np.float32)), np.arange(1.0, 201) ** -1.5
     hidden = rng.standard_normal((600, 200)) * energy
-    some, engine = 1e21 * hidden[:64], built(monkeypatch, level, math.inf, layer, hidden)
+    some, engine = 1e21 * hidden[:64], built(math.inf, layer, hidden)
     found, exact = engine.topk(some, 1, eps=1e30), truth(layer, some)
     check_within(found.lse, exact.lse, found.error, exact.rounding)
 
 
-@pytest.mark.parametrize("level", LEVELS[-1:])
-def test_a_large_delta_is_kept(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+def test_a_large_delta_is_kept() -> None:
     """One in ten may fail, over seeds: far fewer do, and the mean of what is off is a small part of eps."""
     layer, hidden = decaying(VOCAB, 64, 0.7, seed=5)
-    engine = built(monkeypatch, level, 0.02, layer, hidden, delta=0.1)
+    engine = built(0.02, layer, hidden, delta=0.1)
     exact, failures, off = truth(layer, hidden[:64]), 0, []
     for seed in range(20):
         again = Engine(layer, engine.method, engine.plan, engine.norms, engine.promise, Running(1, seed))
@@ -177,67 +211,33 @@ def test_a_large_delta_is_kept(monkeypatch: pytest.MonkeyPatch, level: str) -> N
     assert abs(np.mean(off)) < 0.05 * 0.02 and np.std(off) > 1e-6  # a bet that ends when it is won leans a little
 
 
-CALLERS = 6
+FORKS = "fork" in multiprocessing.get_all_start_methods()
 
 
-def engines(threads: int | None = None) -> list[Engine]:
-    """Every method over a float32 and a bfloat16 layer."""
-    rng = np.random.default_rng(3)
-    layers = [
-        hl.Layer(rng.standard_normal((5000, 70)).astype(np.float32), rng.standard_normal(5000).astype(np.float32)),
-        hl.Layer(rng.standard_normal((3001, 33)).astype(ml_dtypes.bfloat16)),
-    ]
-    return [hl.compile(layer, method, eps=0.05, threads=threads) for layer in layers for method in METHODS]
-
-
-def hidden(engine: Engine, batch: int) -> Any:
-    return np.random.default_rng(batch).standard_normal((batch, engine.layer.dim))
-
-
-def answers(engine: Engine, batch: int) -> tuple[Any, ...]:
-    """Everything that must not depend on who else is asking: ids, exact logits, samples."""
-    rows = hidden(engine, batch)
-    top, drawn = engine.topk(rows, 4), engine.sample(rows, 2, seed=1, top_p=0.9)
-    given = engine.log_prob(rows, top.ids)
-    assert (np.abs(given.lse - top.lse) <= given.error + top.error).all()
-    return top.ids, top.logits, top.proved, drawn.ids, drawn.score, given.logits
-
-
-def same(found: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
-
-
-@pytest.fixture(params=native.levels()[1:])
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("HEADLONG_ISA", request.param)
-    return str(request.param)
-
-
-def test_callers_at_once(isa: str) -> None:
-    built = engines(threads=3)
-    asked = [(engine, batch) for engine in built for batch in (1, 5, 70)] * 4
-    expected = [answers(*one) for one in asked[: len(asked) // 4]] * 4
-    with ThreadPoolExecutor(CALLERS) as pool:
-        found = list(pool.map(lambda one: answers(*one), asked))
-    assert all(same(*pair) for pair in zip(found, expected, strict=True))
-
-
-ASKED: list[Engine] = []
-
-
-def ask_in_child(number: int) -> tuple[Any, ...]:
-    return answers(ASKED[number], 5)
-
-
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system has no fork")
-def test_forked_processes_grow_threads_of_their_own(isa: str) -> None:
-    ASKED[:] = engines(threads=3)
-    expected = [answers(engine, 5) for engine in ASKED]  # the pool of this process has its threads now
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: what is tested here
-        with multiprocessing.get_context("fork").Pool(3) as pool:
-            found = pool.map_async(ask_in_child, list(range(len(ASKED))) * 2).get(timeout=120)
-    assert all(same(*pair) for pair in zip(found, expected * 2, strict=True))
+@NATIVE
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("apart", ["threads", "forks"] if FORKS else ["threads"])
+def test_callers_at_once(apart: str) -> None:
+    """On one pool of three threads, or forked after it was there: then a child grows threads of its own."""
+    layer, hidden = clustered(3000, 40)
+    rows = np.concatenate([hidden, hidden[:2]]).astype(np.float64)
+    context: Any = multiprocessing.get_context("fork" if FORKS else None)
+    for method, dtype in itertools.product(METHODS, (np.float32, ml_dtypes.bfloat16)):
+        engine = hl.compile(Layer(layer.weight.astype(dtype), layer.bias), method, eps=0.05, threads=3)
+        asked: Any = engine, {}, rows, ("topk", "log_prob", "nucleus"), (), (1, 9)
+        check_rows(*asked)
+        if apart == "threads":
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda _, asked=asked: check_rows(*asked), range(4)))
+            continue
+        children = [context.Process(target=check_rows, args=asked) for _ in range(3)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads: what is tested here
+            for child in children:
+                child.start()
+        for child in children:
+            child.join(120)
+        assert [child.exitcode for child in children] == [0, 0, 0]
 
 
 K = 10
@@ -376,14 +376,9 @@ KINDS: dict[str, Callable[[np.random.Generator], np.ndarray]] = {
 }
 
 
-@pytest.fixture(params=[level for level in native.levels() if level != native.REFERENCE])
-def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("HEADLONG_ISA", request.param)
-    return str(request.param)
-
-
 @pytest.mark.parametrize("batch", [1, 7])
 @pytest.mark.parametrize("kind", KINDS)
+@NATIVE
 def test_codes_are_all_that_is_read_in_vain(kind: str, batch: int, level: str) -> None:
     rng = np.random.default_rng(3)
     layer = hl.Layer(KINDS[kind](rng).astype(np.float32))
@@ -402,6 +397,7 @@ def test_codes_are_all_that_is_read_in_vain(kind: str, batch: int, level: str) -
     assert (top.cost.bytes - plain.cost.bytes - rows * layer.row_bytes).mean() < 1.1 * codes / batch + 1
 
 
+@NATIVE
 def test_rows_that_are_nearly_one_row_are_told_apart_by_codes_of_what_differs(level: str) -> None:
     rng = np.random.default_rng(3)
     layer = hl.Layer((rng.standard_normal((1, WIDE)) + 1e-3 * rng.standard_normal((CLASSES, WIDE))).astype(np.float32))

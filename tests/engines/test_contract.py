@@ -14,14 +14,27 @@ import numpy as np
 import pytest
 
 import headlong as hl
+from headlong.answers import named_fields
 from headlong.compile import BUILT_IN, STRUCTURED
+from headlong.engines.adapting import Adapting
 from headlong.engines.changed import Changed
 from headlong.engines.device.build import METHODS as ON_A_DEVICE
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.method import METHODS, option_names
-from headlong.engines.shards import here
 from headlong.engines.structured.base import ENGINES
-from headlong.errors import DtypeError, HeadlongError, IdError, NonFiniteError, OptionError, ShapeError, UnsupportedError
+from headlong.errors import (
+    DtypeError,
+    HeadlongError,
+    IdError,
+    InputError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+    StoreError,
+    UnsupportedError,
+    WrongLayerError,
+)
+from kinds import KINDS, STILL, calibrated, codes
 from oracle import truth
 from structured_layers import made
 
@@ -37,22 +50,10 @@ def matrix() -> hl.Layer:
     return hl.Layer(np.random.default_rng(3).standard_normal((VOCAB, DIM)).astype(np.float32))
 
 
-def shards() -> Any:
-    whole = matrix()
-    return here([hl.compile(hl.Layer(whole.weight[part]), "codes") for part in (slice(0, 130), slice(130, VOCAB))])
-
-
-def changed() -> Any:
-    weight = matrix().weight
-    return hl.compile(hl.Layer(weight[:290]), "codes").with_rows(weight[280:], ids=range(280, VOCAB))
-
-
 MAKERS: dict[str, Callable[[], Any]] = {
     **{method.name: lambda name=method.name: hl.compile(matrix(), name) for method in BUILT_IN},  # type: ignore[misc]
     **{kind: lambda head=head: hl.compile(made(head, DIM, VOCAB).layer) for kind, head in HEADS.items()},  # type: ignore[misc]
-    "shards": shards,
-    "changed": changed,
-    "adapting": lambda: hl.compile(matrix(), "codes", adapt=True),
+    **{kind: lambda kind=kind: KINDS[kind](matrix()) for kind in ("shards", "changed", "adapting")},  # type: ignore[misc]
     **{f"device {name}": lambda name=name: hl.compile(matrix(), name, device="interpreter") for name in ON_A_DEVICE},  # type: ignore[misc]
 }
 ON_ONE_MATRIX = {method.name for method in BUILT_IN}
@@ -147,6 +148,7 @@ def test_every_engine_answers_and_says_what_it_is(engine: Any, hidden: np.ndarra
     assert np.isfinite(np.asarray(engine.lse(hidden).lse)).all()
     drawn = engine.sample(hidden, 2, seed=5)
     assert drawn.ids.shape == (2, 2) and (drawn.ids == engine.sample(hidden, 2, seed=5).ids).all()
+    assert (engine.sample(hidden, 20, seed=5).ids != engine.sample(hidden, 20, seed=6).ids).any()
     assert engine.topk(hidden[:0], 3).ids.shape == (0, 3) and engine.lse(hidden[:0]).lse.shape == (0,)
     assert engine.sample(hidden[:0], 2).ids.shape == (0, 2)
     assert engine.log_prob(hidden[:0], np.zeros((0, 4), np.int64)).log_probs.shape == (0, 4)
@@ -213,9 +215,21 @@ def test_what_a_kind_has_not_is_said(engine: Any, hidden: np.ndarray, tmp_path: 
             engine.save(tmp_path / "engine.safetensors")
         return
     engine.save(tmp_path / "engine.safetensors")
-    for same in (hl.load(tmp_path / "engine.safetensors"), pickle.loads(pickle.dumps(engine)), copy.deepcopy(engine)):  # noqa: S301
+    engine.save(tmp_path / "bare.safetensors", layer=False)
+    layer = engine.settled.layer if isinstance(engine, Changed) else engine.layer
+    bare, stored = hl.load(tmp_path / "bare.safetensors", layer=layer), pickle.loads(pickle.dumps(engine))  # noqa: S301
+    for same in (hl.load(tmp_path / "engine.safetensors"), bare, stored, copy.deepcopy(engine)):
         assert same.promise == engine.promise
-        assert (same.topk(hidden, 3).ids == engine.topk(hidden, 3).ids).all()
+        assert (repr(same), same.reason) == (repr(engine), engine.reason) or isinstance(engine, Adapting)
+        mine, other = (one.topk(hidden, 9) for one in (engine, same))
+        assert (mine.ids == other.ids).all() and (mine.logits == other.logits).all()
+        assert (engine.sample(hidden, 2, seed=1).ids == same.sample(hidden, 2, seed=1).ids).all()
+    with pytest.raises(StoreError, match="saved without its layer"):
+        hl.load(tmp_path / "bare.safetensors")
+    another = made(HEADS[engine.name], DIM, VOCAB + 1).layer if engine.name in HEADS else hl.Layer(matrix().weight + 1)
+    for wrong in (another, hl.Layer(np.ones((2, 2), np.float32))):
+        with pytest.raises(WrongLayerError):
+            hl.load(tmp_path / "bare.safetensors", layer=wrong)
 
 
 def with_entry(hidden: np.ndarray, place: tuple[int, int], value: float) -> np.ndarray:
@@ -224,27 +238,35 @@ def with_entry(hidden: np.ndarray, place: tuple[int, int], value: float) -> np.n
     return other
 
 
+OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
+    "n": (0, -1, 2**70, 1.0, None, True), "temperature": (0, 1e-7, 1e7, np.nan, None, "1", 10**400),
+    "top_k": (0, -1, 2**63, 2**70, 2.0), "top_p": (0, 0.0, 1.1, -1, np.nan, "a"), "min_p": (-0.1, 1.1, 1.5, np.nan, "a"),
+    "seed": (-1, 2**64, 1.5, "a"), "position": (2**64,), "class0": (-1, 2**70, 1.0, True),
+}  # fmt: skip
 BAD: list[tuple[Callable[[Any, Any], Any], type[HeadlongError], str]] = [
-    *((lambda e, h, k=k: e.topk(h, k), ShapeError, f"k is {k}") for k in (301, 0, -1, True, 2**63, 1.5, None)),
+    *((lambda e, h, k=k: e.topk(h, k), ShapeError, f"k is {k!r}") for k in (301, 0, -1, True, 2**63, 2**80, 1.5, None, "3")),
     (lambda e, h: e.topk(h, 301), ShapeError, "expected a whole number from 1 to the layer's 300"),
     *((lambda e, h, at=at: e.topk(h[at]), ShapeError, r"expected \[batch, 16\]") for at in (0, np.s_[:, :3], None)),
     (lambda e, h: e.topk(h.astype(np.float64) * 1e200), NonFiniteError, "float32's range"),
     *((lambda e, h, kind=kind: e.topk(h.astype(kind)), DtypeError, "hidden is") for kind in (np.int64, complex, str)),
     (lambda e, h: e.topk([[1, 2], [3]]), DtypeError, "hidden is"),
-    *((lambda e, h, eps=eps: e.topk(h, eps=eps), OptionError, f"eps is {eps}") for eps in (0, -1.0, np.nan)),
+    *(
+        (lambda e, h, verb=verb, eps=eps: getattr(e, verb)(h, eps=eps), OptionError, "eps is ")
+        for verb in ("topk", "lse", "sample") for eps in (0, 0.0, -1.0, np.nan, "1", 1e-301, [0.1], 10**400, True)
+    ),
     (lambda e, h: e.topk(h, allowed=[300]), IdError, "0 to 299"),
     (lambda e, h: e.log_prob(h, np.zeros((2, 1))), DtypeError, "integer class ids"),
-    *((lambda e, h, wrong=wrong: e.log_prob(h, np.full((2, 1), wrong)), IdError, "0 to 299") for wrong in (-1, 300)),
+    *((lambda e, h, wrong=wrong: e.log_prob(h, [[wrong]] * 2), IdError, "0 to 299") for wrong in (-1, 300, 2**63)),
+    *((lambda e, h, wrong=wrong: e.log_prob(h, wrong), InputError, "ids") for wrong in ([[0.5]] * 2, [0], None)),
     (lambda e, h: e.log_prob(h, np.zeros(2, int)), ShapeError, r"ids\[:, None\]"),
     (lambda e, h: e.log_prob(h, np.zeros((5, 1), int)), ShapeError, r"shape \[5, 1\]"),
-    (lambda e, h: e.sample(h, 0), OptionError, "n is 0"),
     (lambda e, h: e.sample(h, 2**31), OptionError, "ask again for more"),
     (lambda e, h: e.sample(h, temperature=0.0), OptionError, r"temperature is 0.0.*topk\(k=1\)"),
     (lambda e, h: e.sample(h, top_p=0.0), OptionError, "top_p is 0.0; expected a number above 0, up to 1"),
-    (lambda e, h: e.sample(h, top_k=0), OptionError, "top_k is 0"),
-    (lambda e, h: e.sample(h, min_p=1.5), OptionError, "min_p is 1.5"),
-    (lambda e, h: e.sample(h, seed=-1), OptionError, "seed is -1"),
-    (lambda e, h: e.sample(h, position=2**64), OptionError, "position is"),
+    *(
+        (lambda e, h, name=name, wrong=wrong: e.sample(h, **{"seed": 1, name: wrong}), HeadlongError, f"{name} is")
+        for name, wrongs in OUT_OF_RANGE.items() for wrong in wrongs
+    ),
     (lambda e, h: e.sample(None), DtypeError, "hidden is"),
     (lambda e, h: e.sample(np.float32(1.0)), ShapeError, r"hidden has shape \[\]"),
     (lambda e, h: e.sample(h, top_p=[[0.5], [0.5, 0.6]]), ShapeError, "top_p has shape"),
@@ -268,34 +290,7 @@ CLASSES, WIDE = 700, 24
 RNG = np.random.default_rng(3)
 WEIGHT = RNG.standard_normal((CLASSES, WIDE)).astype(np.float32)
 HIDDEN = RNG.standard_normal((6, WIDE)).astype(np.float32)
-VECTORS = RNG.standard_normal((300, WIDE)).astype(np.float32)
-
-
-def codes(layer: hl.Layer, **options: Any) -> Any:
-    return hl.compile(layer, "codes", threads=1, **options)
-
-
-def in_shards(layer: hl.Layer) -> Any:
-    cut = max(1, layer.vocab // 2)
-    weights = [layer.weight[:cut], layer.weight[cut:]]
-    return here([codes(hl.Layer(np.ascontiguousarray(one)), delta=5e-4) for one in weights if len(one)])
-
-
-def with_changes(layer: hl.Layer) -> Any:
-    rows = np.asarray(layer.weight[-1:], np.float32)
-    settled = hl.Layer(layer.weight[:-1] if layer.vocab > 1 else layer.weight)
-    return codes(settled).with_rows(rows, ids=[layer.vocab - 1])
-
-
-KINDS: dict[str, Callable[[hl.Layer], Any]] = {
-    "full": lambda layer: hl.compile(layer, "full", threads=1),
-    "codes": codes,
-    "calibrated": lambda layer: codes(layer, calibration=VECTORS[:, : layer.dim]),
-    "blocks": lambda layer: codes(layer, blocks=True, eps=np.inf, delta=0.0),
-    "adapting": lambda layer: codes(layer, adapt=True),
-    "in_shards": in_shards,
-    "with_changes": with_changes,
-}
+BIAS = RNG.standard_normal(CLASSES).astype(np.float32)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -314,23 +309,63 @@ def test_layers_of_next_to_nothing(kind: str, vocab: int, dim: int) -> None:
     assert (engine.sample(HIDDEN[:, :dim], 2, seed=1, top_p=0.9).ids < vocab).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_arrays_of_any_kind(kind: str) -> None:
-    engine = KINDS[kind](hl.Layer(WEIGHT))
-    wide = np.zeros((12, 2 * WIDE), np.float32)
-    wide[::2, ::2] = HIDDEN
-    backwards = np.ascontiguousarray(HIDDEN[::-1])[::-1]
-    column_major = np.asfortranarray(HIDDEN.astype(">f4"))
-    expected = engine.topk(HIDDEN, 4)
-    for same in (wide[::2, ::2], backwards, column_major, HIDDEN.astype(np.float64), HIDDEN.tolist()):
-        assert (engine.topk(same, 4).ids == expected.ids).all()
-    for dtype in (np.float16, ml_dtypes.bfloat16):
-        narrow = HIDDEN.astype(dtype)
-        exact = narrow.astype(float) @ WEIGHT.T.astype(float)
-        assert np.allclose(engine.topk(narrow, 4).logits, np.sort(exact, axis=1)[:, :-5:-1])
-    read_only = HIDDEN.copy()
+ASKED: dict[str, Callable[..., Any]] = {
+    "topk": lambda e, h, **limits: e.topk(h, 9, eps=0.5, **limits),
+    "ids": lambda e, h, **limits: e.topk(h, 70, eps=np.inf, **limits),
+    "log_prob": lambda e, h, **limits: e.log_prob(h, [[3, 7, 699]] * len(h), eps=0.1, **limits),
+    "lse": lambda e, h, **limits: e.lse(h, eps=0.1, **limits),
+    "entropy": lambda e, h, **limits: e.entropy(h, eps=0.1, **limits),
+    "sample": lambda e, h, **more: e.sample(h, seed=2**64 - 1, **more),
+}
+FILTERS: list[dict[str, Any]] = [
+    {}, {"n": 3, "temperature": 0.7}, {"temperature": 2}, {"top_k": 20, "n": 2}, {"top_k": 2**40}, {"top_p": 0.8, "n": 2},
+    {"top_k": 40, "top_p": 0.9, "min_p": 0.02, "temperature": 1.3}, {"top_p": 0.95, "temperature": 0.2}, {"min_p": 0.3},
+    {"top_p": 0.7, "min_p": 0.1}, {"min_p": 1e-4, "temperature": 1.5}, {"top_k": None, "top_p": 1.0, "min_p": 0.0},
+]  # fmt: skip
+MASKS: list[dict[str, Any]] = [
+    {"allowed": [3, 5, 90, 444]}, {"allowed": [[3, 5], np.arange(0, 700, 2), [7], [8, 8, 9, -1], [1], [2]]},
+    {"exclude": np.arange(0, 700, 3)}, {"allowed": np.arange(700) % 7 == 0, "exclude": [7, 14]},
+]  # fmt: skip
+
+
+@pytest.mark.one_of("link", "dtype")
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
+@pytest.mark.parametrize("link", [None, hl.SoftCap(5.0), hl.Gss()], ids=["plain", "soft-cap", "sigsoftmax"])
+@pytest.mark.parametrize("kind", STILL)
+def test_arrays_of_any_layout_get_one_answer_to_the_bit(kind: str, link: Any, dtype: Any) -> None:
+    """Native code answers those that lie row by row at once; others are copied first, and asked by the steps in Python."""
+    engine, hidden = KINDS[kind](hl.Layer(WEIGHT, BIAS, link)), HIDDEN.astype(dtype)
+    wide = np.zeros((12, 2 * WIDE), dtype)
+    wide[::2, ::2] = hidden
+    read_only = hidden.copy()
     read_only.flags.writeable = False
-    assert (engine.topk(read_only, 4).ids == expected.ids).all()
+    same = [np.asfortranarray(hidden), wide[::2, ::2], np.ascontiguousarray(hidden[::-1])[::-1], read_only]
+    asked = [(verb, limits) for verb in ASKED for limits in ({}, *MASKS)] + [("sample", filters) for filters in FILTERS]
+    for verb, more in asked:
+        expected = ASKED[verb](engine, hidden, **more)
+        for other in same:
+            check_same(ASKED[verb](engine, other, **more), expected, f"{verb} {more}")
+    for other in (hidden.astype(hidden.dtype.newbyteorder()), hidden.astype(np.float64), hidden.tolist()):
+        assert (engine.topk(other, 4).ids == engine.topk(hidden, 4).ids).all()
+
+
+def check_same(found: Any, expected: Any, what: str) -> None:
+    """To the bit, in types and shapes."""
+    for name, other in named_fields(expected).items():
+        mine = getattr(found, name)
+        if name == "cost":
+            check_same(mine, other, what)
+        elif other is not None:
+            np.testing.assert_array_equal(mine, other, err_msg=f"{what}: {name}")
+            assert isinstance(other, str) or mine.dtype == other.dtype, name
+
+
+@pytest.mark.parametrize("masked", [{}, {"exclude": [5]}])
+def test_a_top_k_that_keeps_all_costs_nothing(masked: dict[str, Any]) -> None:
+    engine, asked = codes(hl.Layer(WEIGHT)), {"n": 2, "seed": 3, **masked}
+    plain = engine.sample(HIDDEN, **asked)
+    for top_k in (CLASSES, 2 * CLASSES):
+        check_same(engine.sample(HIDDEN, top_k=top_k, **asked), plain, str(top_k))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -349,7 +384,7 @@ def test_an_eps_beyond_all_numbers_has_room_for_roundings(eps: float, shift: flo
     """What roundings took was once found by taking the rest from eps: nothing, where that was so large."""
     layer = hl.Layer(WEIGHT, link=hl.Affine(1.5, shift))
     expected, wide = truth(layer, HIDDEN), HIDDEN.astype(np.float64)  # float32 has no room beside 1e10
-    for engine in (codes(layer, delta=0.0), codes(layer, delta=0.0, calibration=VECTORS)):
+    for engine in (codes(layer, delta=0.0), calibrated(layer, delta=0.0)):
         for found in (engine.lse(wide, eps=eps), engine.topk(wide, 3, eps=eps)):
             assert (np.abs(found.lse - expected.lse) <= found.error + expected.rounding + 2.0**-50 * shift).all()
             assert (found.error <= eps).all()

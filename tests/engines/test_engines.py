@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import headlong as hl
-from adversarial import CASES, DTYPES, Case, build
+from adversarial import CASES, Case, build
 from headlong import native
 from headlong.answers import Answer
 from headlong.compile import BUILT_IN
@@ -22,12 +22,15 @@ from headlong.engines.method import METHODS
 from headlong.engines.reference.gumbel import gumbels
 from headlong.errors import InputError, NonFiniteError
 from headlong.question import Filters, Question
+from kinds import KINDS
+from layers import DTYPES
 from oracle import Truth, check_draw, check_topk, check_within, truth
 from thinned import in_turn
 
-CALIBRATED = "codes, calibrated"
-READERS = [*(name for name in METHODS if name != "adaptive"), CALIBRATED]  # test_adaptive.py: it promises nothing
-"""Every registered method, and codes once more, with calibration vectors."""
+CALIBRATED, BLOCKS = "codes, calibrated", "codes, blocks"
+READERS = [*(name for name in METHODS if name != "adaptive"), CALIBRATED, BLOCKS]  # test_adaptive.py: it promises nothing
+"""Every registered method, and codes twice more, with calibration vectors, and behind blocks."""
+OF_PARTS = ["shards", "changed"]
 PROVING = [name for name in READERS if name != "svd"]
 FLOAT64 = 2.0**-50
 assert {method.name for method in BUILT_IN} <= set(METHODS)
@@ -38,21 +41,18 @@ FILTERS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=native.levels())
-def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("HEADLONG_ISA", request.param)
-    monkeypatch.setenv("HEADLONG_THREADS", "2")
-    return str(request.param)
-
-
 @pytest.fixture(params=READERS)
 def method(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 def compiled(layer: hl.Layer, method: str, calibration: NDArray[Any], **options: Any) -> Engine:
-    if method == CALIBRATED:
-        options |= {"calibration": calibration}
+    if method in OF_PARTS:
+        return KINDS[method](layer, delta=0.0, **options)  # type: ignore[no-any-return]
+    if method == BLOCKS and native.isa() == native.REFERENCE:
+        pytest.skip("the reference has no blocks")
+    if method in (CALIBRATED, BLOCKS):
+        options |= {"calibration": calibration} | ({"blocks": True} if method == BLOCKS else {})
     if method.startswith("codes"):  # proved, as the others are without being asked
         options.setdefault("delta", 0.0)
     return hl.compile(layer, method.split(",")[0], **options)
@@ -162,7 +162,8 @@ def test_samples_are_the_dense_argmax(level: str, method: str, name: str, dtype:
     engine = compiled(case.layer, method, case.hidden)
     exact = truth(case.layer, case.hidden)
     for seed, filters in thinned(level, name, enumerate(FILTERS)):
-        found = engine.sample(case.hidden, 3, seed=seed, position=11 + np.arange(len(case.hidden)), **filters)
+        eps = math.inf if method == BLOCKS else None  # else a scan of all codes has what blocks would have found
+        found = engine.sample(case.hidden, 3, seed=seed, position=11 + np.arange(len(case.hidden)), eps=eps, **filters)
         temperature = filters.get("temperature", 1.0)
         cut = filters.get("top_k", 0), filters.get("top_p", 1.0), filters.get("min_p", 0.0)
         bet = engine.promise.delta > 0 and cut[0] == 0 and cut[1] < 1  # a sample may decide the nucleus's boundary
@@ -197,6 +198,7 @@ def test_hundreds_of_draws_are_those_of_one_by_one(class0: int) -> None:
 @pytest.mark.one_of("dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("method", [name for name in READERS if name != BLOCKS])
 def test_levels_agree_with_the_reference(monkeypatch: pytest.MonkeyPatch, method: str, name: str, dtype: str) -> None:
     """Every native level against NumPy on the same plan: ids, exact logits, samples; normalisers within both errors."""
     case = build(name, dtype)
@@ -247,18 +249,6 @@ def small(method: str = "codes", dim: int = 24, vocab: int = 3000, **options: An
     return compiled(hl.Layer(weight, bias), method, rng.standard_normal((200, dim)), **options), hidden
 
 
-def test_a_batch_is_a_loop(level: str, method: str) -> None:
-    engine, hidden = small(method)
-    hidden = np.concatenate([hidden] * 15)  # more queries than one block takes at once
-    whole, drawn = engine.topk(hidden, 4), engine.sample(hidden, 2, seed=3, top_p=0.9)
-    for b in (0, 3, 63, 64, 74):
-        row = engine.topk(hidden[b : b + 1], 4)
-        assert (row.ids[0] == whole.ids[b]).all() and (row.logits[0] == whole.logits[b]).all()
-        assert abs(row.lse[0] - whole.lse[b]) <= min(row.error[0] + whole.error[b], 2e-3)  # a batch draws other rows
-        again = engine.sample(hidden[b : b + 1], 2, seed=3, top_p=0.9, position=b)
-        assert (again.ids[0] == drawn.ids[b]).all() and (again.score[0] == drawn.score[b]).all()
-
-
 MASKS: dict[str, dict[str, Any]] = {
     "few for all": {"allowed": np.array([5, 17, 4, 2999])},
     "few for each": {"allowed": [[1, 2], [3], [2999, 7, 9, 11], [0, 1, 2, 3], [8]]},
@@ -271,6 +261,7 @@ MASKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("method", [*READERS, *OF_PARTS])
 def test_masks_restrict_the_distribution(level: str, method: str, mask: str) -> None:
     engine, hidden = small(method, eps=0.05)
     live = np.zeros((5, 3000), bool)
@@ -279,24 +270,27 @@ def test_masks_restrict_the_distribution(level: str, method: str, mask: str) -> 
         allowed, exclude = (part[b] if len(part) and np.ndim(part[0]) else part for part in (allowed, exclude))
         live[b, [i for i in allowed if i >= 0]] = True
         live[b, exclude] = False
-    exact = truth(engine.layer, hidden, live)
+    exact = truth(small("full")[0].layer, hidden, live)
     found, normal = engine.topk(hidden, 6, **MASKS[mask]), engine.lse(hidden, **MASKS[mask])
-    drawn = engine.sample(hidden, 3, seed=2, top_p=0.8, **MASKS[mask])
     check_within(found.lse, exact.lse, found.error, 1e-9)
     check_within(normal.lse, exact.lse, normal.error, 1e-9)
-    assert np.take_along_axis(live, drawn.ids, axis=1).all()
     assert np.take_along_axis(live, np.maximum(found.ids, 0), axis=1)[found.ids >= 0].all()
+    sure = method != "svd" or "few" in mask
     for b in range(5):
         missing = max(0, 6 - int(live[b].sum()))
         assert (found.ids[b, 6 - missing :] == -1).all() and np.isneginf(found.log_probs[b, 6 - missing :]).all()
-        if method in PROVING or "few" in mask:
+        if sure:
             check_topk(exact.logits[b], found.ids[b], found.logits[b], 1e-10)
-            for draw in range(3):
-                noise = noise_of(3000, 2, b, draw)
-                won = int(drawn.ids[b, draw]), float(drawn.score[b, draw])
-                check_draw(exact.logits[b], exact.exponents[b], noise, (0, 0.8, 0.0), *won)
-    assert found.proved.all() == (method in PROVING or "few" in mask)
-    assert (found.cost.path == f"rows/{level}") == ("few" in mask)
+    for filters in ({"top_p": 0.8}, *in_turn(2, list(MASKS).index(mask), FILTERS)):
+        drawn = engine.sample(hidden, 3, seed=2, **filters, **MASKS[mask])
+        assert np.take_along_axis(live, drawn.ids, axis=1).all()
+        cut = filters.get("top_k", 0), filters.get("top_p", 1.0), filters.get("min_p", 0.0)
+        for b, draw in np.ndindex((5, 3)) if sure else ():
+            won = int(drawn.ids[b, draw]), float(drawn.score[b, draw])
+            exponents = exact.exponents[b] / filters.get("temperature", 1.0)
+            check_draw(exact.logits[b], exponents, noise_of(3000, 2, b, draw), cut, *won)
+    assert found.proved.all() == sure
+    assert method in OF_PARTS or (found.cost.path == f"rows/{level}") == ("few" in mask)
 
 
 def test_nothing_is_left(level: str, method: str) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from headlong.engines.shards import here
 from headlong.errors import NonFiniteError, OptionError, ShapeError
+from kinds import KINDS
 from oracle import truth
 from structured_layers import made
 
@@ -80,15 +80,10 @@ def test_it_unpacks_to_the_value_and_its_error_and_is_a_tensor_where_that_came()
     assert isinstance(value, torch.Tensor) and value.shape == error.shape == (5,)
 
 
-@pytest.mark.parametrize("kind", ["shards", "changed", "adapting", "tree", "differentiated", "experts", "mos"])
+@pytest.mark.parametrize("kind", [*KINDS, "tree", "differentiated", "experts", "mos"])
 def test_every_kind_has_it(kind: str) -> None:
     """Beside the probabilities of all classes of the same engine."""
-    makers: dict[str, Any] = {
-        "shards": lambda: here([hl.compile(hl.Layer(WEIGHT[part]), "codes") for part in (slice(0, 300), slice(300, VOCAB))]),
-        "changed": lambda: hl.compile(hl.Layer(WEIGHT[:-9]), "codes").with_rows(WEIGHT[-9:]).without([4]),
-        "adapting": lambda: hl.compile(hl.Layer(WEIGHT), "codes", adapt=True),
-    }
-    engine = makers[kind]() if kind in makers else hl.compile(made(kind, DIM, VOCAB).layer)
+    engine = KINDS[kind](hl.Layer(WEIGHT), eps=0.01) if kind in KINDS else hl.compile(made(kind, DIM, VOCAB).layer)
     found = engine.expected(HIDDEN, VALUES["any"])
     p = np.exp(engine.every_class(HIDDEN)[1])
     off = np.abs(found.value - p @ VALUES["any"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import json
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ import numpy as np
 import pytest
 
 import headlong as hl
-from adversarial import DTYPES, build
+from adversarial import build
+from bounded import IDS, clustered
 from headlong import native
 from headlong.engines.base import Engine
 from headlong.errors import (
@@ -35,6 +38,7 @@ from headlong.errors import (
 from headlong.plan import Segment, TileLayout
 from headlong.store import checksum, open_file, write_file
 from headlong.store.checksum import KEY, PIECE, Checksum
+from layers import DTYPES
 from structured_layers import made
 
 
@@ -136,7 +140,7 @@ def in_tile(kind: int, column: int, number: float, tile: int = -1) -> tuple[Any,
     ), MalformedFileError
 
 
-CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
+OF_CODES: dict[str, tuple[Any, type[HeadlongError]]] = {
     "a base of a class that only pads": in_tile(1, 63, 0.0),
     "the largest base of a class that only pads": in_tile(1, 63, 3e38),
     "a share of a class that only pads": in_tile(2, 63, 1.0),
@@ -192,14 +196,93 @@ CHANGES: dict[str, tuple[Any, type[HeadlongError]]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_contradictions_are_refused(tmp_path: Path, change: str) -> None:
-    saved, _ = engine("codes")
+def put(name: str, place: Any, value: Any) -> Any:
+    """``value``, or what a function makes of the array, at ``place`` of an array."""
+
+    def change(record: Any, tensors: Any, metadata: Any) -> None:
+        tensors[name][place] = value(tensors[name]) if callable(value) else value
+
+    return change
+
+
+def instead(name: str, change: Any) -> Any:
+    """Another array; None: none."""
+
+    def put(record: Any, tensors: Any, metadata: Any) -> None:
+        array = tensors.pop(name)
+        if change is not None:
+            tensors[name] = change(array)
+
+    return put
+
+
+def without_numbers(records: np.ndarray) -> np.ndarray:
+    records[:, -100:-96] = records[:, -8:] = 255
+    return records
+
+
+def put_base(of: str, place: int, number: float) -> Any:
+    """The base of a node or a class stands in the last 64 bytes of a record of its neighbours."""
+
+    def change(record: Any, tensors: Any, metadata: Any) -> None:
+        tensors[f"plan.blocks.levels.{int(of == 'class')}"][place, -64:].view(np.float32)[place] = number
+
+    return change
+
+
+BASES = {"no number": (0, np.nan), "endless": (0, np.inf), "none": (0, -np.inf), "of one that pads": (-1, 0.0)}
+OF_BLOCKS: dict[str, tuple[Any, type[HeadlongError]]] = {
+    "a class twice": (put("plan.blocks.order", 3, lambda order: order[2]), HeadlongError),
+    **{f"{name} that is no number": (put(f"plan.blocks.{name}", (..., 0), np.nan), HeadlongError)
+       for name in ("rest_lost", "mean", "leading")},
+    "a negative scale": (put("plan.blocks.rest_scale", 0, -1), HeadlongError),
+    **{f"numbers of {name} that are none": (instead(f"plan.blocks.{name}", without_numbers), HeadlongError)
+       for name in ("closer", "levels.0")},
+    "short levels": (instead("plan.blocks.levels.1", lambda level: level[:-1]), HeadlongError),
+    **{f"a base of a {of}, {what}": (put_base(of, *base), HeadlongError)
+       for of in ("node", "class") for what, base in BASES.items()},
+}  # fmt: skip
+OTHERS: dict[str, tuple[Any, str]] = {
+    "NaN": (lambda array: array * np.nan, "holds NaN"), "negative": (np.negative, ""),
+    "beyond": (lambda array: array * 0 + 1e300, ""), "missing": (None, "is missing"),
+    **{kind: (lambda array, kind=kind: array.astype(kind), f"is {kind}") for kind in ("float32", "int64", "complex64")},
+}  # fmt: skip
+OF_ADAPTIVE = {
+    f"{name}, {what}": (instead(f"plan.arrays.{name}", change), MalformedFileError, f"{name} {said}".rstrip())
+    for name in ("multipliers", "spread", "column_weight") for what, (change, said) in OTHERS.items()
+}  # fmt: skip
+OF_CHANGED = {
+    what: (change, HeadlongError, "contradicts itself") for what, change in {
+        "there": put("changes.there", 0, 2), "ids": instead("changes.ids", lambda ids: ids[::-1].copy()),
+        "twice": put("changes.there", 30, 1), "beyond": put("changes.ids", -1, 10**6),
+        "rows": put("changes.weight", (0, 0), np.nan),
+    }.items()
+}  # fmt: skip
+CHANGES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "codes": OF_CODES, "blocks": OF_BLOCKS, "adaptive": OF_ADAPTIVE, "changed": OF_CHANGED,
+}  # fmt: skip
+
+
+@functools.cache
+def file_of(kind: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        if kind == "blocks":
+            layer, hidden = clustered(1000, 100)
+            one: Any = hl.compile(layer, calibration=hidden, **IDS)
+        else:
+            one = engine("codes" if kind == "changed" else kind)[0]
+        one = one.with_rows(one.layer.weight[:40], ids=np.arange(30, 70)).without([3, 31]) if kind == "changed" else one
+        one.save(Path(folder) / "head")
+        return (Path(folder) / "head").read_bytes()
+
+
+@pytest.mark.parametrize(("kind", "change"), [(kind, change) for kind, some in CHANGES.items() for change in some])
+def test_contradictions_are_refused(tmp_path: Path, kind: str, change: str) -> None:
     path = tmp_path / "head.safetensors"
-    saved.save(path)
-    edit, error = CHANGES[change]
+    path.write_bytes(file_of(kind))
+    edit, error, *said = CHANGES[kind][change]
     edited(path, edit)
-    with pytest.raises(error):
+    with pytest.raises(error, match=said[0] if said else None):
         hl.load(path)
 
 

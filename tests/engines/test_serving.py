@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from scipy.stats import chisquare
 
 import headlong as hl
 from benchmarks.common import real_layers
@@ -29,6 +28,8 @@ from headlong.encode.segments import lead, led_by_eight
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
 from headlong.errors import DataError, MissingPackageError, OptionError, ShapeError
+from kinds import changed, shards
+from laws import chance
 from oracle import check_within, kept, logsumexp, truth
 
 ALL = os.environ.get("HEADLONG_ROWS") == "all"
@@ -136,15 +137,9 @@ def test_draws_of_one_mixed_call_follow_their_own_distributions() -> None:
         temperature, k, p, least = (rule[place].item() for rule in rules.values())
         exponents = z / temperature
         among = kept(z, exponents, k if k < len(z) else 0, p, least)
-        expected = np.exp(exponents[among] - logsumexp(exponents[among][None])) * ids.shape[1]
-        came = np.bincount(np.searchsorted(np.sort(among), ids[place]), minlength=len(among))[np.argsort(np.argsort(among))]
-        assert np.isin(ids[place], among).all()
-        often = expected >= 5
-        awaited = np.append(expected[often], expected[~often].sum())
-        seen = np.append(came[often], came[~often].sum())
-        full = awaited > 1e-9
-        if full.sum() > 1:
-            values.append(chisquare(seen[full], awaited[full] * seen.sum() / awaited[full].sum()).pvalue)
+        expected = np.zeros(len(z))
+        expected[among] = np.exp(exponents[among] - logsumexp(exponents[among][None]))
+        values.append(chance(np.bincount(ids[place], minlength=len(z)), expected))
     assert min(values) > 1e-6 and (np.array(values) < 0.01).mean() < 0.2
     say(f"{count} rows of one call, each by its own rules, {ids.shape[1]} draws: least p-value {min(values):.2g}")
 
@@ -202,16 +197,9 @@ def layer(request: pytest.FixtureRequest) -> hl.Layer:
     return LAYERS[request.param]
 
 
-def shards_of(layer: hl.Layer) -> Any:
-    from headlong.engines.shards import here
-
-    bias = [None, None] if layer.bias is None else np.split(layer.bias, [1000])
-    parts = zip(np.split(np.asarray(layer.weight), [1000]), bias, strict=True)
-    return here([hl.compile(hl.Layer(w.copy(), b, layer.link), delta=0) for w, b in parts])
-
-
 KINDS: dict[str, Any] = {
-    "auto": lambda layer: hl.compile(layer, delta=0), "full": lambda layer: hl.compile(layer, "full"), "shards": shards_of,
+    "auto": lambda layer: hl.compile(layer, delta=0), "full": lambda layer: hl.compile(layer, "full"),
+    "shards": lambda layer: shards(layer, 1000, method="auto", delta=0), "changed": lambda layer: changed(layer, delta=0),
 }  # fmt: skip
 
 

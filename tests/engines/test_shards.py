@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import signal
@@ -24,6 +23,7 @@ from headlong.engines.shards import here
 from headlong.errors import InputError, OptionError, PeerError, UnsupportedError
 from headlong.integrations import distributed
 from headlong.integrations.parallel_loss import ShardedHead
+from kinds import parts
 from oracle import check_topk, check_within, truth
 
 VOCAB, DIM, BATCH = 2003, 24, 5
@@ -42,24 +42,25 @@ def hidden() -> Any:
     return rows
 
 
-def slices(starts: tuple[int, ...], whole: hl.Layer) -> list[hl.Layer]:
-    return [hl.Layer(whole.weight[a:b], whole.bias[a:b], whole.link) for a, b in itertools.pairwise(starts)]
-
-
-CUTS = [(0, VOCAB), (0, 1001, VOCAB), (0, 3, 501, 1502, VOCAB)]
+CUTS: list[tuple[int, ...]] = [(), (1001,), (3, 501, 1502)]
 FILTERS: list[dict[str, Any]] = [
     {}, {"n": 3, "temperature": 0.5}, {"top_k": 7, "n": 2}, {"top_p": 0.8, "temperature": 0.7}, {"min_p": 0.1},
     {"top_k": 50, "top_p": 0.7, "min_p": 0.01, "temperature": 1.5}, {"top_p": 0.99},
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("starts", CUTS)
+@pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("link", [None, hl.SoftCap(4.0), hl.Affine(0.5, 1.0)])
-@pytest.mark.parametrize("method", ["codes", "full"])
-def test_shards_answer_like_one_engine(starts: tuple[int, ...], link: Any, method: str) -> None:
-    whole, rows = layer(link), hidden()
+@pytest.mark.parametrize("method", ["codes", "full", "blocks"])
+def test_shards_answer_like_one_engine(cuts: tuple[int, ...], link: Any, method: str) -> None:
+    whole, rows, more = layer(link), hidden(), {"blocks": True} if method == "blocks" else {}
+    method = "codes" if more else method
     one = hl.compile(whole, method, eps=1e-6, delta=0.0)
-    many = here([hl.compile(part, method, eps=1e-6, delta=0.0) for part in slices(starts, whole)])
+    many = here([hl.compile(part, method, eps=1e-6, delta=0.0, **more) for part in parts(whole, *cuts)])
+    for limits in ({}, {"exclude": np.arange(900)}, {"allowed": np.arange(400, 1600)}):
+        for k, some in ((1, rows[:1]), (10, rows), (64, rows)):
+            alone, other = (engine.topk(some, k, eps=math.inf, **limits) for engine in (many, one))
+            assert (alone.ids == other.ids).all() and (alone.logits == other.logits).all()
     true = truth(whole, rows)
     expected, found = one.topk(rows, 30), many.topk(rows, 30)
     assert (found.ids == expected.ids).all() and (found.logits == expected.logits).all()
@@ -76,36 +77,18 @@ def test_shards_answer_like_one_engine(starts: tuple[int, ...], link: Any, metho
         expected, found = (e.sample(rows, seed=5, position=3 + np.arange(len(rows)), **filters) for e in (one, many))
         assert (found.ids == expected.ids).all() and (found.logits == expected.logits).all(), filters
         np.testing.assert_allclose(found.score, expected.score, rtol=1e-12)
-    assert found.cost.path == f"{len(starts) - 1} shards/{method}"
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"allowed": [1, 2, 1999]},
-        {"exclude": list(range(900))},
-        {"allowed": [[5], [1500, 1501], [0, 7], [2002], list(range(2003))]},
-    ],
-)
-def test_masks_fall_on_the_shards_that_they_name(limits: dict[str, Any]) -> None:
-    whole, rows = layer(), hidden()
-    one = hl.compile(whole, "codes", eps=1e-6, delta=0.0)
-    many = here([hl.compile(part, "codes", eps=1e-6, delta=0.0) for part in slices(CUTS[2], whole)])
-    assert (many.topk(rows, 4, **limits).ids == one.topk(rows, 4, **limits).ids).all()
-    np.testing.assert_allclose(many.lse(rows, **limits).lse, one.lse(rows, **limits).lse, atol=3e-6)
-    for filters in FILTERS:
-        assert (many.sample(rows, seed=1, **filters, **limits).ids == one.sample(rows, seed=1, **filters, **limits).ids).all()
+    assert found.cost.path == f"{len(cuts) + 1} shards/{method}"
 
 
 def test_deltas_are_a_union_and_errors_no_more_than_the_largest() -> None:
-    parts = [hl.compile(part, "codes", delta=1e-4) for part in slices(CUTS[2], layer())]
-    assert here(parts).promise.delta == pytest.approx(4e-4)
-    answer = here(parts).lse(hidden())
-    errors = [part.lse(hidden()).error for part in parts]
+    engines = [hl.compile(part, "codes", delta=1e-4) for part in parts(layer(), *CUTS[2])]
+    assert here(engines).promise.delta == pytest.approx(4e-4)
+    answer = here(engines).lse(hidden())
+    errors = [one.lse(hidden()).error for one in engines]
     assert (answer.error <= np.max(errors, axis=0) + 1e-12).all()
     assert (answer.error >= np.min(errors, axis=0)).all()
     check_within(answer.lse, truth(layer(), hidden()).lse, answer.error, 0.0)
-    assert "4 shards, vocab=2003" in repr(here(parts))
+    assert "4 shards, vocab=2003" in repr(here(engines))
 
 
 def _answers(rank: int) -> Any:

@@ -20,6 +20,7 @@ from headlong.heads.plif import PiecewiseLinear, Plif
 from headlong.layers.mixture import MixtureLayer
 from headlong.links import Table
 from oracle import check_topk, check_within, truth
+from thinned import NATIVE
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     *((head.name, {}) for head in LINK_HEADS), ("plif", {"knots": 1}),
@@ -105,11 +106,10 @@ def test_infinite_logits_have_no_share_in_the_slopes() -> None:
     assert np.isfinite(sums).all() and np.isfinite(z).all() and z[0, 1] == 0
 
 
-@pytest.mark.parametrize("isa", [level for level in native.levels() if level != native.REFERENCE])
+@NATIVE
 @pytest.mark.parametrize("name", ["identity", "temperature", "softcap", "sigsoftmax", "gss", "plif", "monotone"])
 @pytest.mark.parametrize("vocab", [2, 15, 16, 17, 65, 1025])
-def test_native_losses_on_every_level(name: str, vocab: int, isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", isa)
+def test_native_losses_on_every_level(name: str, vocab: int, level: str) -> None:
     torch.manual_seed(3)
     curve = build_curve(name)
     with torch.no_grad():

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import headlong as hl
-from adversarial import build
 from block_bounds import bounds, closer, halves_of
 from headlong import native
 from headlong.encode.blocks.boxes import blocks_of
@@ -58,15 +57,6 @@ def check(top: hl.TopK, layer: Layer, hidden: np.ndarray, exact: bool = False) -
     assert top.proved.all()
     for row in range(len(hidden)):
         check_topk(expected.logits[row], top.ids[row], top.logits[row], 0.0 if exact else expected.rounding[row])
-
-
-def check_ids_of(name: str) -> hl.Engine:
-    """Ids of the layer ``name`` by blocks, for one class, some, and all; the engine that had them."""
-    case = build(name, "float32")
-    engine = hl.compile(case.layer, calibration=case.hidden, **IDS)
-    for k in {1, min(10, case.layer.vocab), case.layer.vocab}:
-        check(engine.topk(case.hidden, k), case.layer, case.hidden, case.exact)
-    return engine
 
 
 def check_bounds_at(scale: float, shape: tuple[int, int], seed: int) -> None:

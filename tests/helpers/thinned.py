@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
+from headlong import native
+
 ALL = bool(os.environ.get("HEADLONG_TEST_ALL"))
+NATIVE = pytest.mark.parametrize("level", native.levels()[1:], indirect=True)
+"""Every instruction set but the reference in NumPy, where a test does not take all that conftest's ``level`` has."""
+ENDS = pytest.mark.parametrize("level", [native.REFERENCE, native.levels()[-1]], indirect=True)
+"""The reference and the best."""
 
 
 def in_turn(step: int, number: int, values: Iterable[Any]) -> list[Any]:

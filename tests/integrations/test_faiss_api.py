@@ -188,7 +188,7 @@ def test_every_way_to_search_is_that_of_faiss(faiss: Any, metric: int) -> None:
 
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
-@pytest.mark.parametrize("name", ["range", "batch", "array", "bitmap", "not", "and", "or", "all"])
+@pytest.mark.parametrize("name", ["range", "sorted", "unsorted", "batch", "array", "bitmap", "not", "and", "or", "xor", "all"])
 def test_selectors_are_those_of_faiss(faiss: Any, name: str, whose: str) -> None:
     theirs, ours = both(faiss, 0)
 
@@ -199,6 +199,8 @@ def test_selectors_are_those_of_faiss(faiss: Any, name: str, whose: str) -> None
             "array": lambda: of.IDSelectorArray(np.array([7, 9])), "all": of.IDSelectorAll,
             "bitmap": lambda: of.IDSelectorBitmap(np.arange(200, dtype=np.uint8)),
             "and": lambda: of.IDSelectorAnd(some, many), "or": lambda: of.IDSelectorOr(some, many),
+            "xor": lambda: of.IDSelectorXOr(some, many), "sorted": lambda: of.IDSelectorRange(5, 20, True),
+            "unsorted": lambda: of.IDSelectorRange(5, 20, False),
         }  # fmt: skip
         kept.extend((some, many))
         return every[name]()
@@ -227,23 +229,6 @@ def test_rows_come_and_go_as_in_faiss(faiss: Any, metric: int) -> None:
     np.testing.assert_array_equal(ours.reconstruct_n(2990, 20), theirs.reconstruct_n(2990, 20))
     np.testing.assert_array_equal(ours.reconstruct_n(), theirs.reconstruct_n())
     np.testing.assert_array_equal(ours.reconstruct_batch([5, 1]), theirs.reconstruct_batch([5, 1]))
-
-
-def test_ids_of_your_own_are_those_of_faiss(faiss: Any) -> None:
-    theirs, ours = faiss.IndexIDMap(faiss.IndexFlatIP(24)), IndexIDMap(IndexFlatIP(24))
-    with pytest.raises(InputError, match="numbers its rows"):
-        IndexFlatIP(24).add_with_ids(ROWS, np.arange(3000))
-    ids = np.arange(3000) * 7 + 5
-    for index in (theirs, ours):
-        index.add_with_ids(ROWS, ids)
-        assert index.remove_ids(ids[:50]) == 50
-    check(theirs.search(QUERIES, 4), ours.search(QUERIES, 4))
-    sel = faiss.IDSelectorRange(1000, 9000)
-    check(theirs.search(QUERIES, 4, params=faiss.SearchParameters(sel=sel)),
-          ours.search(QUERIES, 4, params=faiss.SearchParameters(sel=sel)))  # fmt: skip
-    np.testing.assert_array_equal(ours.reconstruct(int(ids[60])), ROWS[60])
-    with pytest.raises(IdError, match="no row has id 5"):
-        ours.reconstruct(5)
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -332,7 +317,13 @@ def test_verbs_of_ids_of_your_own_are_those_of_faiss(faiss: Any) -> None:
             other.add_with_ids(ROWS[2000:], ids[:1000])
             index.merge_from(other, 100_000)
             assert (index.ntotal, other.ntotal, index.is_trained, index.metric_type) == (3000, 0, True, 1)
-        check(theirs.search(QUERIES, 4), ours.search(QUERIES, 4))
+            assert index.remove_ids(ids[:50]) == 50
+        sel = faiss.IDSelectorRange(1000, 9000)
+        for params in (None, faiss.SearchParameters(sel=sel)):
+            check(theirs.search(QUERIES, 4, params=params), ours.search(QUERIES, 4, params=params))
+        np.testing.assert_array_equal(ours.reconstruct(int(ids[60])), ROWS[60])
+        with pytest.raises(IdError, match="no row has id 5"):
+            ours.reconstruct(5)
         np.testing.assert_array_equal(theirs.assign(QUERIES, 2), ours.assign(QUERIES, 2))
         check(theirs.range_search(QUERIES, 20.0)[1:], ours.range_search(QUERIES, 20.0)[1:])
         if name == "IndexIDMap2":  # FAISS's other one does not find rows by their ids
@@ -343,6 +334,8 @@ def test_verbs_of_ids_of_your_own_are_those_of_faiss(faiss: Any) -> None:
                 np.testing.assert_allclose(found, expected, rtol=1e-4)
         with pytest.raises(AbsentError, match="FAISS's get_xb is not here"):
             _ = ours.get_xb
+    with pytest.raises(InputError, match="numbers its rows"):
+        IndexFlatIP(24).add_with_ids(ROWS, np.arange(3000))
 
 
 def test_the_factory_and_the_normaliser(faiss: Any) -> None:
@@ -623,18 +616,6 @@ def test_attributes_and_selectors_are_faiss_s(faiss: Any) -> None:
     index = IndexFlatL2(4)
     index.verbose, index.is_trained = True, True
     assert copy.deepcopy(index).verbose and pickle.loads(pickle.dumps(index)).d == 4  # noqa: S301
-    index.add(ROWS[:50, :4].copy())
-    theirs = faiss.IndexFlatL2(4)
-    theirs.add(ROWS[:50, :4].copy())
-    selectors = [
-        lambda of: of.IDSelectorRange(5, 20, True), lambda of: of.IDSelectorRange(5, 20, False),
-        lambda of: of.IDSelectorXOr(of.IDSelectorRange(5, 20), of.IDSelectorRange(15, 30)),
-        lambda of: of.IDSelectorNot(of.IDSelectorRange(0, 45, True)),
-    ]  # fmt: skip
-    for make in selectors:
-        mine, his = (of.SearchParameters(sel=make(of)) for of in (faiss_api, faiss))
-        found, expected = index.search(ROWS[:3, :4].copy(), 20, params=mine), theirs.search(ROWS[:3, :4].copy(), 20, params=his)
-        np.testing.assert_array_equal(found[1], expected[1])
     assert faiss_api.IDSelectorRange(1, 2, assume_sorted=True).assume_sorted is True
     with pytest.raises(OptionError, match="assume_sorted is 'yes'; expected True or False"):
         faiss_api.IDSelectorRange(1, 2, "yes")  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headlong as hl
-from adversarial import CASES
 from bounded import (
     IDS,
     LEVELS,
@@ -19,16 +17,14 @@ from bounded import (
     check,
     check_bounds,
     check_bounds_at,
-    check_ids_of,
     clustered,
 )
 from headlong import native
 from headlong.encode.blocks.boxes import spectral
 from headlong.encode.blocks.records import lengths_up
-from headlong.errors import HeadlongError, OptionError
+from headlong.errors import OptionError
 from headlong.layers.matrix import Layer
 from headlong.plan import NEIGHBOURS, Blocks
-from headlong.store import open_file, write_file
 from oracle import truth
 
 
@@ -48,43 +44,6 @@ def test_bounds_hold_for_every_class_of_every_block(vocab: int, dim: int) -> Non
 @given(st.sampled_from([1e-20, 1e-3, 1.0, 1e6]), st.integers(0, 2**32 - 1), st.integers(1, 90), st.integers(1, 90))
 def test_bounds_hold_at_any_scale(scale: float, seed: int, vocab: int, dim: int) -> None:
     check_bounds_at(scale, (vocab, dim), seed)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", CASES)
-def test_ids_are_those_of_float64_on_layers_that_break_careless_bounds(
-    name: str, level: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    assert check_ids_of(name).plan.blocks is not None
-
-
-def rows_of(kind: str, rng: np.random.Generator) -> np.ndarray:
-    """Layers that careless bounds get wrong."""
-    weight = np.tile(rng.standard_normal((1, 40)), (640, 1))
-    match kind:
-        case "outliers":
-            weight += 0.01 * rng.standard_normal((640, 40))
-            weight[::16] *= 50
-        case "opposite":
-            weight *= rng.standard_normal((640, 1)) * 3
-        case "zeros":
-            weight[rng.random(640) < 0.7] = 0
-    return weight
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("kind", ["equal", "outliers", "opposite", "zeros"])
-def test_rows_of_one_direction(kind: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    rng = np.random.default_rng(2)
-    layer = Layer(rows_of(kind, rng).astype(np.float32))
-    hidden = rng.standard_normal((20, 40)).astype(np.float32)
-    engine = hl.compile(layer, calibration=hidden, **IDS)
-    for row in hidden:
-        top = engine.topk(row[None], 10)
-        check(top, layer, row[None])
-        assert kind != "equal" or top.ids[0].tolist() == list(range(10))
 
 
 def test_every_kernel_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,47 +136,6 @@ def test_a_normaliser_reads_what_is_behind_blocks() -> None:
     assert hl.compile(layer, method="codes", blocks=True, delta=0.0).topk(hidden[:3], 4, eps=math.inf).proved.all()
     with pytest.raises(OptionError, match="blocks"):
         hl.compile(layer, method="codes", blocks=1)
-
-
-def damage(name: str, tensors: dict[str, np.ndarray]) -> None:
-    if name.startswith("a base"):  # the last 64 bytes of a record
-        level = tensors["plan.blocks.levels.0" if "node" in name else "plan.blocks.levels.1"]
-        odd = {"no number": (0, np.nan), "endless": (0, np.inf), "none": (0, -np.inf), "pads": (-1, 0.0)}
-        place, number = odd[name.split(", ")[1]]
-        level[place, -64:].view(np.float32)[place] = number
-        return
-    array = tensors[f"plan.blocks.{name}"]
-    match name:
-        case "order":
-            array[3] = array[2]
-        case "rest_lost" | "mean" | "leading":
-            array.flat[0] = np.nan
-        case "rest_scale":
-            array[0] = -1
-        case "closer" | "levels.0":
-            array[:, -100:-96] = array[:, -8:] = 255
-        case "levels.1":
-            tensors[f"plan.blocks.{name}"] = array[:-1]
-
-
-DAMAGES = [
-    "order", "closer", "levels.0", "levels.1", "rest_lost", "mean", "leading", "rest_scale",
-    *(f"a base of a {of}, {what}" for of in ("node", "class") for what in ("no number", "endless", "none", "pads")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
-    layer, hidden = clustered(1000, 100)
-    path = tmp_path / "engine.safetensors"
-    hl.compile(layer, calibration=hidden, **IDS).save(path)
-    file = open_file(path)
-    tensors = {key: np.array(file.read(key)) for key in file.tensors}
-    damage(name, tensors)
-    broken = tmp_path / "broken.safetensors"
-    write_file(broken, tensors, dict(file.metadata))
-    with pytest.raises(HeadlongError):
-        hl.load(broken)
 
 
 def test_lengths_are_rounded_up_and_norms_bounded() -> None:

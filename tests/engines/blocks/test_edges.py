@@ -7,15 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import headlong as hl
-from adversarial import CASES, build
-from bounded import IDS, LEVELS, clustered, through
+from bounded import IDS, clustered, through
 from headlong import native
 from headlong.answers import named_fields
 from headlong.encode.blocks.boxes import blocks_of
@@ -24,31 +22,12 @@ from headlong.engines.base import Engine
 from headlong.engines.method import Running
 from headlong.engines.reference.gumbel import gumbels
 from headlong.layers.matrix import Layer
+from layers import DTYPES, SHAPES, shaped
 from oracle import Truth, check_topk, check_within, truth
+from thinned import NATIVE
 
 DIMS = (1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65, 100)
 VOCABS = (1, 2, 15, 16, 17, 31, 33, 255, 257, 300)
-KINDS = (np.float32, np.float16, ml_dtypes.bfloat16)
-
-
-def rows_of(what: str, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    rows = rng.standard_normal(shape)
-    match what:
-        case "equal":
-            rows[:] = rows[0]
-        case "zero":
-            rows[:] = 0
-        case "half zero":
-            rows[rng.random(shape[0]) < 0.5] = 0
-        case "few":
-            rows = rows[rng.integers(0, min(3, shape[0]), shape[0])]
-        case "far":
-            rows *= np.exp(rng.normal(0, 3, (shape[0], 1)))
-        case "one huge":
-            rows[rng.integers(shape[0])] *= 1000
-        case "constant":
-            rows[:, rng.random(shape[1]) < 0.7] = 1
-    return rows
 
 
 @st.composite
@@ -56,8 +35,7 @@ def cases(draw: st.DrawFn) -> tuple[Layer, np.ndarray, np.random.Generator]:
     """A layer, hidden vectors of very different lengths, and a source of random numbers."""
     shape = draw(st.sampled_from(VOCABS)), draw(st.sampled_from(DIMS))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    whats = ("random", "equal", "zero", "half zero", "few", "far", "one huge", "constant")
-    rows = rows_of(draw(st.sampled_from(whats)), shape, rng).astype(draw(st.sampled_from(KINDS)))
+    rows = shaped(draw(st.sampled_from([*SHAPES])), shape, rng).astype(draw(st.sampled_from([*DTYPES.values()])))
     bias = draw(st.sampled_from([None, 0.0, 1.0, 30.0]))
     hidden = rng.standard_normal((6, shape[1])) * np.array([0, 1e-6, 1, 1, 3, 100])[:, None]
     return Layer(rows, None if bias is None else (bias * rng.standard_normal(shape[0])).astype(np.float32)), hidden, rng
@@ -178,10 +156,9 @@ def check(
         assert (np.abs(own - drawn.score[:, draw]) <= near).all()
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@NATIVE
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-def test_a_sample_has_the_largest_key_of_all(level: str, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
+def test_a_sample_has_the_largest_key_of_all(level: str, temperature: float) -> None:
     layer, hidden = clustered(1000, 40)
     engine = through(layer, blocks_of(layer, whiten(layer.weight, hidden.astype(np.float64))), math.inf)
     live = np.zeros((1, 1000), bool)
@@ -193,18 +170,6 @@ def test_a_sample_has_the_largest_key_of_all(level: str, temperature: float, mon
     each = np.stack([np.roll(live[0], 100 * row) for row in range(3)])
     gone = np.stack([np.flatnonzero(~row) for row in each])
     check(engine, layer, hidden[:3], temperature, live=each, exclude=gone)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", CASES)
-def test_on_layers_that_break_careless_bounds(name: str, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HEADLONG_ISA", level)
-    case = build(name, "float32")
-    engine = hl.compile(case.layer, calibration=case.hidden, **IDS)
-    full = hl.compile(case.layer, "full", eps=math.inf)
-    for temperature in (0.5, 4.0):
-        mine, theirs = (one.sample(case.hidden, n=3, temperature=temperature, seed=2) for one in (engine, full))
-        np.testing.assert_array_equal(mine.ids, theirs.ids)
 
 
 @given(

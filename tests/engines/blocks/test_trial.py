@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import headlong as hl
+from bounded import clustered
 from headlong import native
 from headlong.answers import named_fields
 from headlong.arrays import Array
@@ -19,11 +20,10 @@ from headlong.engines.base import Engine
 from headlong.engines.method import Making, Running
 from headlong.engines.methods import blocks as block_choice
 from headlong.engines.methods.blocks import EVERY, MANY_UNASKED, limited
-from headlong.engines.shards import here
 from headlong.plan import MOST_SCORED, Plan
 from headlong.promise import Promise
 from made_layers import decaying
-from oracle import check_topk, check_within, truth
+from thinned import NATIVE
 
 K, LEADING = 10, 3
 TRIED, SELDOM = 8, 512  # searches after which a trial may be over, and calls of which one still searches: csrc/blocks/search.h
@@ -79,12 +79,11 @@ def test_rows_that_are_found_by_blocks_recommend_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_bytes")
-@pytest.mark.parametrize("level", native.levels()[1:])
-def test_searches_in_vain_are_soon_no_longer_made(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@NATIVE
+def test_searches_in_vain_are_soon_no_longer_made(level: str) -> None:
     """Queries that look where no rows are near each other open nearly everything."""
     weight = rows()
     engine = hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0)
-    monkeypatch.setenv("HEADLONG_ISA", level)
     plan = plan_of(engine)
     assert plan.blocks is not None
     easy, hard = np.zeros((2, weight.shape[1])), np.random.default_rng(5).normal(size=(TRIED, weight.shape[1]))
@@ -168,25 +167,13 @@ def test_a_flat_layer_costs_at_most_a_tenth_more(vocab: int, dim: int, k: int) -
         assert chosen <= 1.1 * plain
 
 
-VOCAB, DIM, CUT, ASKED = 9001, 48, 4500, 40
-FILTERS: list[dict[str, Any]] = [
-    {"top_k": 7, "n": 3}, {"min_p": 0.05}, {"top_p": 0.7, "temperature": 0.7}, {"n": 2},
-    {"top_k": 50, "top_p": 0.7, "min_p": 0.01},
-]  # fmt: skip
-
-
-@pytest.fixture(params=[level for level in native.levels() if level in ("portable", native.levels()[-1])])
-def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("HEADLONG_ISA", request.param)
-    return str(request.param)
+VOCAB, DIM, ASKED = 9001, 48, 40
 
 
 @pytest.fixture(scope="module")
 def case() -> tuple[hl.Layer, np.ndarray]:
     layer, hidden = decaying(VOCAB, DIM, 2.0, seed=3)
-    weight = layer.weight.copy()
-    weight[8000:8020] = weight[100:120]  # ties across shards: the smaller id first
-    return hl.Layer(weight, np.zeros(VOCAB, np.float32)), hidden
+    return hl.Layer(layer.weight, np.zeros(VOCAB, np.float32)), hidden
 
 
 def by_blocks(layer: hl.Layer, hidden: np.ndarray, **more: Any) -> Engine:
@@ -194,29 +181,6 @@ def by_blocks(layer: hl.Layer, hidden: np.ndarray, **more: Any) -> Engine:
     assert isinstance(engine, Engine)
     assert engine.plan.blocks is not None
     return engine
-
-
-@pytest.mark.usefixtures("level")
-def test_shards_answer_as_one_layer_does(case: tuple[hl.Layer, np.ndarray]) -> None:
-    whole, hidden = case
-    rows, parts = hidden[:9], [slice(0, CUT), slice(CUT, VOCAB)]
-    shards = here([by_blocks(hl.Layer(whole.weight[part], whole.bias[part]), hidden, eps=math.inf) for part in parts])
-    plain, true = hl.compile(whole, "full", eps=0.01, threads=2), truth(whole, rows)
-    for k in (1, 10, 64):
-        for some in (rows[:1], rows):
-            found = shards.topk(some, k)
-            for b in range(len(some)):
-                check_topk(true.logits[b], found.ids[b], found.logits[b], float(true.rounding[b]))
-    masks: list[dict[str, Any]] = [{"exclude": list(range(3000))}, {"allowed": list(range(4000, 5000))}]
-    for limits in masks:
-        np.testing.assert_array_equal(shards.topk(rows, 10, **limits).ids, plain.topk(rows, 10, **limits).ids)
-    for filters in FILTERS:
-        places = 3 + np.arange(len(rows))
-        drawn, expected = (engine.sample(rows, seed=5, position=places, **filters) for engine in (shards, plain))
-        np.testing.assert_array_equal(drawn.ids, expected.ids, err_msg=str(filters))
-    within = shards.topk(rows, 10, eps=0.05)
-    check_within(within.lse, true.lse, within.error, 0.0)
-    assert (within.error <= 0.05).all()
 
 
 def test_codes_answer_what_they_alone_can_behind_blocks_too(case: tuple[hl.Layer, np.ndarray]) -> None:
@@ -236,19 +200,10 @@ def test_codes_answer_what_they_alone_can_behind_blocks_too(case: tuple[hl.Layer
     assert each.cost.bytes[8] < without.sample(rows[8:], seed=8, position=8, top_k=5, eps=math.inf).cost.bytes[0]
 
 
-def around_centres(vocab: int = 6000, dim: int = 64) -> tuple[hl.Layer, np.ndarray]:
-    """Classes near a few centres of falling energy, and hidden vectors to match."""
-    rng = np.random.default_rng(0)
-    energy = np.arange(1, dim + 1.0) ** -0.7
-    centres = rng.standard_normal((150, dim)) * energy
-    weight = centres[rng.integers(0, len(centres), vocab)] + 0.2 * rng.standard_normal((vocab, dim)) * energy
-    return hl.Layer(weight.astype(np.float32)), ((rng.standard_normal((600, dim)) * energy + 0.3) * 4).astype(np.float32)
-
-
 def searching() -> tuple[Engine, np.ndarray]:
     """An engine with blocks, which are asked whatever they are for, and vectors to ask."""
-    layer, hidden = around_centres()
-    made = hl.compile(layer, "codes", eps=math.inf, calibration=hidden[:400], blocks=True)
+    layer, hidden = clustered(6000, 64, count=600)
+    made = hl.compile(hl.Layer(layer.weight), "codes", eps=math.inf, calibration=hidden[:400], blocks=True)
     assert isinstance(made, Engine)
     return made, hidden[400:464]
 

@@ -18,13 +18,7 @@ from headlong.randomness import stream
 from made_layers import reader
 from oracle import truth
 
-LEVELS = native.levels()
-
-
-@pytest.fixture(params=LEVELS, autouse=True)
-def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("HEADLONG_ISA", request.param)
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("level")
 
 
 def off(layer: hl.Layer, hidden: np.ndarray, found: hl.Lse, temperature: float = 1.0) -> np.ndarray:

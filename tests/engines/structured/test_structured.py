@@ -27,7 +27,6 @@ from headlong.errors import (
     OptionError,
     ShapeError,
     StoreError,
-    WrongLayerError,
 )
 from headlong.heads import HEADS, build_head
 from headlong.layers.experts import ExpertsLayer
@@ -35,6 +34,7 @@ from headlong.layers.mixture import MixtureLayer
 from headlong.layers.structured import StructuredLayer, load_layer
 from headlong.question import Filters
 from headlong.store import open_file, write_file
+from laws import chance
 from oracle import check_topk, check_within, logsumexp
 from structured_layers import TOLERANCE, Case, Doubles, made
 from thinned import in_turn
@@ -97,19 +97,6 @@ def test_masks_restrict_the_distribution(kind: str) -> None:
         engine.sample(case.hidden, allowed=[[], *ragged[1:]])
 
 
-def chi_square(counts: Doubles, expected: Doubles) -> float:
-    """The statistic in units of its standard deviation from its mean; cells of fewer than five go together."""
-    order = np.argsort(expected)
-    cells = np.searchsorted(np.cumsum(expected[order]), np.arange(5.0, expected.sum(), 5.0))
-    starts = np.unique(np.concatenate([[0], cells[cells < len(expected)]]))
-    found, wanted = (np.add.reduceat(part[order], starts) for part in (counts, expected))
-    keep = wanted > 0
-    assert found[~keep].sum() == 0
-    statistic = float((((found - wanted) ** 2)[keep] / wanted[keep]).sum())
-    freedom = max(1, int(keep.sum()) - 1)
-    return (statistic - freedom) / np.sqrt(2 * freedom)
-
-
 FILTERS: list[dict[str, Any]] = [
     {}, {"temperature": 0.7}, {"top_k": 9}, {"top_p": 0.8}, {"min_p": 0.05},
     {"top_k": 12, "top_p": 0.9, "temperature": 1.3},
@@ -133,48 +120,16 @@ def follows(kind: str, filters: dict[str, Any]) -> None:
         keep = np.cumsum(p) - p < filters.get("top_p", 1.0)
         keep &= p >= filters.get("min_p", 0.0) * p[0]
         expected = np.zeros(60)
-        expected[order[keep]] = p[keep] / p[keep].sum() * 600
-        assert chi_square(np.bincount(drawn.ids[b], minlength=60).astype(float), expected) < 4.5
+        expected[order[keep]] = p[keep] / p[keep].sum()
+        assert chance(np.bincount(drawn.ids[b], minlength=60), expected) > 1e-5
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)
-def test_a_batch_is_a_loop_and_threads_change_nothing(kind: str) -> None:
-    case = made(kind, 16, 65, rows=9)
-    engine, other = compiled(case), hl.compile(case.layer, delta=0.0, threads=2)
-    whole = engine.topk(case.hidden, k=7)
-    again = other.topk(case.hidden, k=7)
-    assert all((getattr(whole, name) == getattr(again, name)).all() for name in ("log_probs", "ids", "logits"))
-    for b in range(9):
-        one = engine.topk(case.hidden[b : b + 1], k=7)
-        assert (one.ids[0] == whole.ids[b]).all() and (one.logits[0] == whole.logits[b]).all()
-    for filters in FILTERS[:4]:
-        drawn = engine.sample(case.hidden, n=5, seed=4, **filters).ids
-        parts = [engine.sample(case.hidden[b : b + 1], n=5, seed=4, position=b, **filters).ids for b in range(9)]
-        assert (drawn == np.concatenate(parts)).all()
-        assert (engine.sample(case.hidden, n=5, seed=5, **filters).ids != drawn).any()
-
-
-@pytest.mark.parametrize("kind", STRUCTURED)
-def test_engines_and_layers_are_saved_and_loaded(kind: str, tmp_path: Path) -> None:
-    case = made(kind, 16, 65)
-    engine = compiled(case)
-    case.layer.save(tmp_path / "layer.safetensors")
+def test_layers_are_saved_and_loaded(kind: str, tmp_path: Path) -> None:
+    whole = made(kind, 16, 65).layer
+    whole.save(tmp_path / "layer.safetensors")
     layer = load_layer(tmp_path / "layer.safetensors")
-    assert isinstance(layer, type(case.layer)) and layer.checksum() == case.layer.checksum()
-    assert repr(layer) == repr(case.layer)
-    engine.save(tmp_path / "whole.safetensors")
-    engine.save(tmp_path / "bare.safetensors", layer=False)
-    for again in (hl.load(tmp_path / "whole.safetensors"), hl.load(tmp_path / "bare.safetensors", layer=case.layer)):
-        assert repr(again) == repr(engine) and again.promise == engine.promise and again.reason == engine.reason
-        assert (again.topk(case.hidden, k=9).ids == engine.topk(case.hidden, k=9).ids).all()
-        assert (again.sample(case.hidden, seed=1).ids == engine.sample(case.hidden, seed=1).ids).all()
-    with pytest.raises(StoreError, match="was saved without its layer"):
-        hl.load(tmp_path / "bare.safetensors")
-    other = made(kind, 16, 66)
-    with pytest.raises(WrongLayerError, match="was made for another layer"):
-        hl.load(tmp_path / "bare.safetensors", layer=other.layer)
-    with pytest.raises(WrongLayerError, match="got Layer"):
-        hl.load(tmp_path / "bare.safetensors", layer=hl.Layer(np.ones((2, 2), np.float32)))
+    assert isinstance(layer, type(whole)) and layer.checksum() == whole.checksum() and repr(layer) == repr(whole)
 
 
 @pytest.mark.parametrize("kind", STRUCTURED)
