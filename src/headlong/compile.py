@@ -23,6 +23,7 @@ from headlong.engines.adapting import Adapting
 from headlong.engines.arguments import checked_eps, checked_hidden
 from headlong.engines.base import Engine
 from headlong.engines.build import reading
+from headlong.engines.contest import decides, held_out
 from headlong.engines.device.build import on_device
 from headlong.engines.device.engine import DeviceEngine
 from headlong.engines.device.memory import place_of
@@ -82,7 +83,8 @@ def compile(
     ``delta``        for ids and log-probabilities together; 0: both are proved
     ``log_probs``    False: ids and logits alone are asked for, which reads less. A call may still name an ``eps``
     ``calibration``  ``[n, dim]``, hidden vectors like those of later queries, about four for each dimension. With them
-                     ``codes`` read less, and ``svd`` misses less. What is promised holds for every vector
+                     ``codes`` read less, and ``svd`` misses less. What is promised holds for every vector. For "auto" the
+                     last of them, a quarter and at most 256, time the plans that the others made
     ``adapt``        True: the engine keeps copies of its first queries, compiles better and better plans from them in the
                      background (some seconds each, in a thread of low priority) and uses them. For "auto" and "codes".
                      Where the whole layer is read anyway, there is nothing to learn: an engine that does not adapt comes back
@@ -137,14 +139,17 @@ def _read(layer: Layer, wish: Wish, running: Running, vectors: Doubles | None, b
     if name == "codes":
         options = {"rotation": seed, **options}
     reader = configured(name, options).aimed(wanted)
+    timed = wish.method == "auto" and name == "codes" and not {"bits", "segments"} & options.keys()  # those are the caller's
+    held = None
+    if timed and vectors is not None and decides():
+        vectors, held = held_out(vectors)
     engine = reading(layer, reader, wanted, vectors, running._replace(reason=reason), builders)
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
     if engine.plan.codes is not None and reason != "asked for":
         bits = sum((stop - start) * bits for start, stop, bits, _ in engine.plan.codes.segments) / layer.dim
         engine.reason += f": a code of {bits:.3g} bits for each"
-    timed = wish.method == "auto" and name == "codes" and not {"bits", "segments"} & options.keys()  # those are the caller's
-    return codes.by_the_clock(engine, vectors, wanted, seed) if timed and vectors is not None else engine
+    return engine if vectors is None or held is None else codes.by_the_clock(engine, vectors, held, wanted, seed)
 
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:

@@ -19,6 +19,7 @@ from headlong.encode.segments import by_water_filling
 from headlong.encode.tiles import codes_of, packed, quantised, shared
 from headlong.encode.whitening import Basis, whiten
 from headlong.engines import contest
+from headlong.engines.methods import codes as codes_method
 from headlong.engines.promise_failures import limits
 from headlong.engines.reference.codes import kappa_of, unpacked
 from headlong.layers.matrix import Layer
@@ -357,6 +358,28 @@ def test_codes_are_taken_where_they_were_faster(clock: None, monkeypatch: pytest
     assert "us a query, 1, 8, 64 at once: all rows 1000000, 125000, 15625; " in engine.reason
     times[2], times[6] = (0.99,) * 3, (2.0,) * 3
     assert hl.compile(layer, calibration=hidden, delta=0.0).name == "full"
+
+
+def test_the_clock_asks_vectors_that_no_plan_was_made_of(clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of few bits reads few rows for the vectors that it was made of, and ten times as many for others."""
+    layer, hidden = layer_of()
+    asked: list[np.ndarray] = []
+    made: list[np.ndarray] = []
+
+    def planted(engines: Any, vectors: Any, batches: Any) -> np.ndarray:
+        asked.append(vectors)
+        return np.ones((len(engines), len(batches)))
+
+    def fitted(layer: Any, vectors: Any) -> Any:
+        made.append(vectors)
+        return basis_for(layer, vectors)
+
+    monkeypatch.setattr(contest, "_asking", lambda engine, k: engine)
+    monkeypatch.setattr(contest, "timed", planted)
+    monkeypatch.setattr(codes_method, "basis_for", fitted)
+    hl.compile(layer, calibration=hidden, delta=0.0)
+    of_clock, of_plans, given = ({row.tobytes() for array in arrays for row in array} for arrays in (asked, made, [hidden]))
+    assert of_clock and of_plans and not of_clock & of_plans and of_clock | of_plans <= given
 
 
 def test_who_may_not_be_kept_loses_a_contest_and_a_busy_turn_is_held_against_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,8 @@ BATCHES = (1, 8, 64)
 """How many vectors are asked at once."""
 WEIGHTS = (2, 1, 1)
 """What each batch counts: a decoder asks one query at a time."""
+HELD = 256
+"""Held-out vectors at most; a quarter of the vectors is held out."""
 SECONDS = 0.3
 """What the timing of a pair takes, about."""
 TURNS = 9
@@ -89,6 +91,13 @@ def fastest(
 
 def _asking(engine: Engine, k: int) -> Ask:
     return lambda rows: engine.topk(rows, min(k, engine.layer.vocab))
+
+
+def held_out(vectors: Doubles) -> tuple[Doubles, Doubles]:
+    """Vectors that plans are made of, and those that the clock asks: on its own vectors a plan of few bits reads few rows.
+    Those that came last are held out, since neighbours are often alike; all are both where there are fewer than four."""
+    count = min(len(vectors) // 4, HELD)
+    return (vectors[:-count], vectors[-count:]) if count else (vectors, vectors)
 
 
 def some_of(vectors: Doubles, count: int = BATCHES[-1]) -> Doubles:

@@ -20,7 +20,7 @@ from headlong.encode.basis import LEAST_DIM, basis_for, energy
 from headlong.encode.segments import by_water_filling, plausible, uniform
 from headlong.encode.tiles import codes_of
 from headlong.engines.base import Engine
-from headlong.engines.contest import decides, fastest, some_of
+from headlong.engines.contest import fastest, some_of
 from headlong.engines.full import Full
 from headlong.engines.method import Making, Method, register
 from headlong.engines.methods.blocks import limited, with_blocks
@@ -94,11 +94,11 @@ class Coded(Method):
             raise OptionError(f"segments are {self.segments!r}; expected a list of [start, stop, bits]") from error
 
 
-def by_the_clock(engine: Engine, calibration: Doubles, wanted: Promise, seed: int) -> Engine:
+def by_the_clock(engine: Engine, calibration: Doubles, held: Doubles, wanted: Promise, seed: int) -> Engine:
     """The engine by the fastest of all rows and the plausible lists of segments, each without blocks, which would answer in
-    its place; then with the blocks that there are, as far as they are sooner than what won."""
+    its place, asked ``held``; then with the blocks that there are, as far as they are sooner than what won."""
     layer, own, blocks = engine.layer, engine.plan.codes, engine.plan.blocks
-    if own is None or not decides():
+    if own is None:
         return engine
     basis = basis_for(layer, calibration)
 
@@ -109,7 +109,7 @@ def by_the_clock(engine: Engine, calibration: Doubles, wanted: Promise, seed: in
             if codes is not None:
                 yield named(codes), engine.with_plan(Plan(codes=codes), wanted, "")
 
-    contest, chosen = fastest(contestants(), some_of(calibration))
+    contest, chosen = fastest(contestants(), some_of(held))
     plan = engine.plan._replace(codes=chosen.plan.codes)
     if blocks is not None and plan.codes is not own:
         plan = limited(plan, blocks, Making(layer, calibration, native.threads(engine.threads), wanted), calibration)
