@@ -10,7 +10,7 @@
 *cold*: before each call PyTorch multiplies other weights, more than the caches hold; *loop*: nothing but such calls. All take
 turns in a fresh order. Batches of 16 are asked for 16 classes, as drafters of tokens do, others for 10. ``same`` is the share
 of those ids that float64 has, too, and ``worst`` the largest ``|log p^ - log p|`` of the ids that were named. Of batches,
-who takes more than 2.5 times as long as the fastest is not timed, and calls of a quarter of a second are timed cold alone.
+who takes more than 2.5 times as long as the fastest dense product is not timed, calls of a quarter of a second cold alone.
 ``--indexes``: beside indexes over the rows, too,
 built as their authors recommend for inner products; the bias is one more coordinate. ``--busy``: while so many other processes
 count.

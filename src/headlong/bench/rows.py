@@ -56,9 +56,9 @@ class Settings:
     """What was asked of everyone, how the clock was read, and what speed is over (empty: the fastest dense product).
 
     ``eps`` and ``delta`` of our engines are those of ``compile`` where they are None. Of the ``queries`` as many as
-    ``answered``, and one batch at least, are compared with float64. ``near``: of batches, nobody is timed whose call
-    took more than so many times the fastest's, of two calls each, and calls of ``LONG`` seconds are timed cold alone: they read
-    more than the caches hold themselves; 0: everybody is, in all ways.
+    ``answered``, and one batch at least, are compared with float64. ``near``: of batches, nobody is timed whose call took
+    more than so many times the fastest dense product's, of two calls each, and calls of ``LONG`` seconds are timed cold
+    alone: they read more than the caches hold themselves; 0: everybody is, in all ways.
     """
 
     k: int = 10
@@ -249,10 +249,15 @@ class _Race(NamedTuple):
         yield from rows.values()
 
 
+def _dense(names: Iterable[str]) -> list[str]:
+    """The dense products among contestants; the first of them where there is none."""
+    return [name for name in names if name in (*rivals.DENSE, *rivals.FEW_BITS)] or list(names)[:1]
+
+
 def _near(able: Sequence[Contestant], block: Any, times: float) -> tuple[list[Contestant], float]:
-    """Those whose call took at most so many times the fastest's, and the fastest's seconds."""
+    """Those whose call took at most so many times the fastest dense product's, and its seconds."""
     taken = {one.name: min(measure.wall(one.call, one.prepare(block)) for _ in range(2)) for one in able}
-    fastest = min(taken.values())
+    fastest = min(taken[name] for name in _dense(taken))
     return [one for one in able if taken[one.name] <= times * fastest], fastest
 
 
@@ -315,8 +320,7 @@ def timed(
 
 def summed(found: Sequence[Timing], batch: int, baseline: str = "") -> dict[str, Row]:
     medians = {one.contestant: float(np.median(one.seconds)) for one in found}
-    dense = [name for name in medians if name in (*rivals.DENSE, *rivals.FEW_BITS)] or list(medians)[:1]
-    over = baseline if baseline in medians else min(dense, key=medians.__getitem__)
+    over = baseline if baseline in medians else min(_dense(medians), key=medians.__getitem__)
     rows = {}
     for one in found:
         q10, q25, q75, q90 = (_digits(1e6 * value / batch, 4) for value in np.quantile(one.seconds, (0.1, 0.25, 0.75, 0.9)))
