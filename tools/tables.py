@@ -213,7 +213,8 @@ def head() -> str:
     lost = [row for row in record["rows"] if row["contestant"] in ("headlong", OURS) and "cold" in row]
     shown.append(min((row for row in lost if row["cold"]["x"] is not None), key=lambda row: row["cold"]["x"]))
     for row in shown:
-        cells = [form(row[way][key]) if way in row else "–" for way in WAYS for key, form in (("us", micros), ("x", times))]
+        told = ((row.get(way, {}).get(key), form) for way in WAYS for key, form in (("us", micros), ("x", times)))
+        cells = ["–" if value is None else form(value) for value, form in told]
         rows.append((row["contestant"], f"{row['batch']:,}", *cells, percent(row["same"])))
     layer = record["layer"]
     size = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}"
