@@ -276,7 +276,7 @@ def test_seeds_and_positions_of_each_row_are_whole_numbers_in_every_form(name: s
     for row, one in enumerate(each):
         alone = engine.sample(rows[row : row + 1], 2, **{name: one, other: 5})
         assert (found.ids[row] == alone.ids[0]).all() and (found.score[row] == alone.score[0]).all(), f"{name} {one}"
-    with pytest.raises(OptionError, match=f"{name} is {2**64}; expected a whole number from 0 to {2**64 - 1}"):
+    with pytest.raises(OptionError, match=f"{name} is {2**64}; expected a whole number from 0 to {2**64 - 1:,}"):
         engine.sample(HIDDEN[:2], **{name: [2**64, 1]})
 
 

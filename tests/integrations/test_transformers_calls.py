@@ -123,7 +123,7 @@ def test_a_quantised_output_layer_is_refused_by_name(model: Any) -> None:
         accelerate(model)
     model.lm_head = plain
     model.lm_head.weight = Int8Numbers(plain.weight.detach())
-    with pytest.raises(InputError, match="weight is a Int8Numbers; expected plain numbers"):
+    with pytest.raises(InputError, match="weight is an Int8Numbers; expected plain numbers"):
         accelerate(model)
 
 

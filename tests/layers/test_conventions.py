@@ -60,7 +60,7 @@ SAID: list[tuple[dict[str, Any], Any]] = [
         "of a cohere2_vision model",
     ),
     ({"model_type": "grok", "output_multiplier_scale": 0.5}, "output_multiplier_scale=0.5 does to the logits of a grok model"),
-    ({"model_type": "own", "scale_logits": True}, "scale_logits=True does to the logits of a own model"),
+    ({"model_type": "own", "scale_logits": True}, "scale_logits=True does to the logits of an own model"),
     ({"logit_scale": 0.5}, "of a model without a model_type is not known here; pass link="),
     ({"model_type": "mpt", "logit_scale": "inv_sqrt_d_model"}, "logit_scale='inv_sqrt_d_model'"),
     ({"model_type": "x", "unpadded_vocab_size": 90, "vocab_size": 96}, "all but the first 90 of its 96 classes"),

@@ -202,7 +202,7 @@ UNTIED = ["gptneox", "qwen2moe", "phi2", "olmo2", "gpt-oss", "rwkv7", "stablelm"
 @pytest.mark.parametrize("architecture", HEADLESS + UNTIED)
 def test_architectures_that_do_not_tie_have_no_head_in_their_embedding(architecture: str, tmp_path: Path) -> None:
     path = gguf_file(tmp_path / "model.gguf", architecture, {"token_embd.weight": WORDS})
-    with pytest.raises(MissingTensorError, match=r"no 'output.weight', and a .* model is not known to share token_embd.weight"):
+    with pytest.raises(MissingTensorError, match=r"and an? .*model.* is not known to share token_embd.weight"):
         hl.Layer.load(path)
     np.testing.assert_array_equal(hl.Layer.load(path, weight="token_embd.weight").weight, WORDS)
     whole = gguf_file(tmp_path / "whole.gguf", architecture, {"token_embd.weight": WORDS, "output.weight": HEAD})

@@ -132,7 +132,8 @@ class GgufFile:
         value = self._parts[0].value
         kind, why = value("general.architecture"), ""
         if kind not in ARCHITECTURES:
-            why = f"and {an(kind)} model is not known to share {EMBEDDING}"
+            named = f"{an(str(kind))} model" if kind else "a model without an architecture"
+            why = f"and {named} is not known to share {EMBEDDING}"
         elif value(f"{kind}.pooling_type") not in (None, 0):
             why = "but pools its vectors, to give one of a whole text"
         if why:
