@@ -31,8 +31,6 @@ from headlong.errors import InputError, OptionError, ShapeError, named
 from headlong.layers.matrix import Layer
 from headlong.report.tuning import Report, Trial, reasons
 
-HELD = 128
-"""Held-out vectors at most; a quarter of the vectors is held out."""
 FEWEST = 16
 """Vectors at all at least."""
 BITS = (2.6, 3.5, 4.5, 6.0, 8.0)
@@ -60,9 +58,7 @@ def tune(
         raise ShapeError(f"hidden has {len(vectors):,} rows; tuning sets some aside and needs {FEWEST} or more: pass more")
     if not 1 <= k <= layer.vocab:
         raise OptionError(f"k is {k}; expected 1 to the layer's {layer.vocab:,} classes")
-    held = vectors[len(vectors) - len(vectors) // 4 :]
-    calibration = vectors[: len(vectors) - len(held)]
-    held = held[:: -(-len(held) // HELD)]
+    calibration, held = contest.held_out(vectors)
     truth, count, tell = Truth.of(layer, held, k), native.threads(threads), progress or silent
     plans: list[tuple[str, str, dict[str, Any]]] = [
         *((f"rotated codes of {bits:g} bits", "codes", {"bits": bits}) for bits in BITS if layer.dim >= LEAST_DIM),
