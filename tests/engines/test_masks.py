@@ -18,7 +18,7 @@ from scipy.special import logsumexp
 import headlong as hl
 from adversarial import CASES, build
 from headlong.engines.class_masks import all_left, class_mask, classes_of
-from headlong.engines.few_allowed_classes import ListedClasses, sample_of
+from headlong.engines.few_allowed_classes import ListedClasses, best_of, sample_of
 from headlong.errors import DtypeError, IdError, InputError, NonFiniteError, ShapeError
 from headlong.native import arguments
 from headlong.question import Filters
@@ -206,3 +206,9 @@ def test_of_a_damaged_layer_no_class_that_is_not_there_is_drawn(tmp_path: Path, 
     with pytest.raises(NonFiniteError, match="no logit of row 0 is a number"):
         engine.sample(hidden, 2, eps=eps, allowed=[3, 7])
     assert (engine.sample(hidden, 2, eps=eps, allowed=[3, 7, 9]).ids == 9).all()
+
+
+def test_equal_logits_of_listed_classes_come_by_id() -> None:
+    logits = np.array([[1.0, 2.0, 2.0, 1.0]])
+    found = best_of(ListedClasses(np.arange(4)[None], logits, logits), 3)
+    assert found[1].tolist() == [[1, 2, 0]] and found[0].tolist() == [[2.0, 2.0, 1.0]]
