@@ -65,7 +65,8 @@ def exact(layer: hl.Layer, hidden: np.ndarray, classes: int = 4096) -> tuple[np.
     """The best ids and the normaliser of each row, by products in float64, some classes of all rows at a time."""
     rows, ids, logits, norms = hidden.astype(np.float64), [], [], []
     for at in range(0, layer.vocab, classes):
-        right = truth(hl.Layer(layer.weight[at : at + classes], None if layer.bias is None else layer.bias[at : at + classes], layer.link), rows)
+        bias = None if layer.bias is None else layer.bias[at : at + classes]
+        right = truth(hl.Layer(layer.weight[at : at + classes], bias, layer.link), rows)
         count = min(4 * K, right.logits.shape[1])
         some = np.sort(np.argpartition(-right.logits, count - 1, axis=1)[:, :count], axis=1)
         ids.append(at + some)
