@@ -13,9 +13,11 @@ same hidden vector with the same stored weights, and the host's that are the sam
 from __future__ import annotations
 
 import itertools
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -33,21 +35,46 @@ def exported(name: str, host: str, kind: str) -> Path:
     if not kept.is_dir():
         opened(name)
         plain = folder() / f"{name}.transformers"
-        if host == "openvino":
-            from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
+        with TemporaryDirectory(dir=folder()) as scratch:  # nothing half done has the name of what is kept
+            made = Path(scratch) / "model"
+            if host == "openvino":
+                from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
 
-            few = {"bits": 4, "group_size": 64, "ratio": 1.0}
-            how = OVWeightQuantizationConfig(**few if kind == "int4" else {"bits": 8})
-            options = {"load_in_8bit": False} if kind == "fp32" else {"quantization_config": how}
-            OVModelForCausalLM.from_pretrained(plain, export=True, compile=False, **options).save_pretrained(kept)
-        else:
-            from onnxruntime.quantization import quantize_dynamic
-            from optimum.onnxruntime import ORTModelForCausalLM
+                few = {"bits": 4, "group_size": 64, "ratio": 1.0}
+                how = OVWeightQuantizationConfig(**few if kind == "int4" else {"bits": 8})
+                options = {"load_in_8bit": False} if kind == "fp32" else {"quantization_config": how}
+                OVModelForCausalLM.from_pretrained(plain, export=True, compile=False, **options).save_pretrained(made)
+            elif kind == "fp32":
+                from optimum.onnxruntime import ORTModelForCausalLM
 
-            ORTModelForCausalLM.from_pretrained(plain, export=True).save_pretrained(kept)
-            if kind == "int8":
-                quantize_dynamic(kept / "model.onnx", kept / "model.onnx", per_channel=True)
+                ORTModelForCausalLM.from_pretrained(plain, export=True).save_pretrained(made)
+            else:
+                shutil.copytree(exported(name, host, "fp32"), made, ignore=shutil.ignore_patterns("*.onnx*"))
+                compressed(kept.with_name(f"{name}.{host}-fp32") / "model.onnx", made / "model.onnx", kind)
+            made.rename(kept)
     return kept
+
+
+def compressed(whole: Path, file: Path, kind: str) -> None:
+    """A graph in float32 by ONNX Runtime's own tools; what they do before folds the transposition of a tied head."""
+    import onnx
+    from onnxruntime.quantization import matmul_nbits_quantizer, quant_pre_process, quantize_dynamic
+
+    with TemporaryDirectory(dir=file.parent.parent) as scratch:
+        folded = Path(scratch) / "model.onnx"
+        quant_pre_process(whole, folded, skip_symbolic_shape=True, save_as_external_data=True, all_tensors_to_one_file=True)
+        if kind == "int8":
+            quantize_dynamic(folded, file, per_channel=True, use_external_data_format=True)
+            return
+        graph = onnx.load(folded)
+    head = [node.name for node in graph.graph.node if "logits" in node.output]
+    for bits, left in ((4, head), (8, [])):
+        tool = matmul_nbits_quantizer.MatMulNBitsQuantizer(
+            graph, bits=bits, block_size=32, is_symmetric=True, accuracy_level=4, nodes_to_exclude=left
+        )
+        tool.process()
+        graph = tool.model.model
+    tool.model.save_model_to_file(str(file), use_external_data_format=True)
 
 
 def loaded(path: Path, host: str, threads: int) -> Any:
