@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -143,6 +143,8 @@ FIRST_STEPS = tuple(step for step in STEPS if "temperature" not in step)
 """The kinds of a step that the first page shows."""
 FIRST_MODELS = ("gemma", "qwen")
 """Those whose heads are most of what a token reads."""
+FIRST_KIND = "int4"
+"""Of the weights of a host's graph."""
 
 
 def real_models() -> list[Run]:
@@ -156,43 +158,77 @@ def instructions(made: Run) -> str:
     return "AVX-512" if "avx512_vnni" in made["isa"] else "AVX2" if "avx2" in made["isa"] else " ".join(made["isa"])
 
 
-def whole_steps() -> str:
-    """A token of language models whose head is most of what it reads: the model as it is, and with our head."""
-    rows, said = list[tuple[str, ...]](), dict[str, None]()
-    files = {re.sub(r"\.gguf$", "", found["model"]): found for found in real_models()}
-    generated = runs("transformers", "decode step")
-    for name in (one for one in files if one.startswith(FIRST_MODELS)):
-        run, lines = generated.get(name), list[tuple[Run, str, str, float, float, float]]()
-        model = run["layer"]["about"].removesuffix(", whole steps") if run else name
-        for entry in files[name]["runs"]:
-            if entry["sequences"] == 1 and entry["sampler"] in FIRST_STEPS:
-                lines.append((files[name]["environment"], "llama.cpp", entry["sampler"], *medians(entry)))
-        if run:
+HOSTS = {"openvino": "OpenVINO", "onnx": "ONNX Runtime"}
+
+
+class Step(NamedTuple):
+    """A token of a model, as it is and with our head, by their milliseconds."""
+
+    model: str
+    form: str
+    theirs: float
+    ours: float
+    ratio: float
+    machine: Run
+
+
+def steps() -> list[Step]:
+    """Those of language models whose head is most of what they read, one sequence, by whatever decodes them."""
+    found, titles = list[Step](), dict[str, str]()
+    for name, run in runs("transformers", "decode step").items():
+        if name.startswith(FIRST_MODELS):
+            titles[name] = run["layer"]["about"].removesuffix(", whole steps")
             each = {row["what"]: row["ms"] for row in run["rows"]}
             for form, step in itertools.product(("transformers, float32", "transformers, bfloat16"), FIRST_STEPS):
-                theirs, ours = each[f"{form}, {step}"], each[f"{form}, headlong, {step}"]
-                lines.append((run["environment"], form, step, theirs, ours, theirs / ours))
-        for made, form, step, theirs, ours, ratio in lines:
-            said[machine(made)] = None
-            rows.append((model, f"{form}, {step}", instructions(made), f"{theirs:.1f} ms", f"{ours:.1f} ms", times(ratio)))
+                if f"{form}, {step}" in each:
+                    theirs, ours = each[f"{form}, {step}"], each[f"{form}, headlong, {step}"]
+                    found.append(Step(name, f"{form}, {step}", theirs, ours, theirs / ours, run["environment"]))
+    for name, run in runs("hosts", "hosts").items():
+        model, host, kind = [*name.split(" "), ""][:3]
+        if model.startswith(FIRST_MODELS) and kind == FIRST_KIND:
+            each = {row["what"]: row for row in run["rows"] if row["batch"] == 1}
+            for step in FIRST_STEPS:
+                theirs, ours = each[f"as it is, {step}"], each[f"headlong, {step}"]
+                form = f"{HOSTS[host]}, {kind}, {step}"
+                found.append(Step(model, form, theirs["ms"], ours["ms"], ours["times"], run["environment"]))
+    for run in real_models():
+        model = re.sub(r"\.gguf$", "", run["model"])
+        for entry in run["runs"] if model.startswith(FIRST_MODELS) else ():
+            if entry["sequences"] == 1 and entry["sampler"] in FIRST_STEPS:
+                found.append(Step(model, f"llama.cpp, {entry['sampler']}", *medians(entry), run["environment"]))
+    named = (one._replace(model=titles.get(one.model, one.model)) for one in found)
+    return sorted(named, key=lambda one: (one.model.lower(), one.form.lower()))
+
+
+def whole_steps() -> str:
+    """A token of models, each by everything that decodes it."""
+    rows = list[tuple[str, ...]]()
+    for one in (found := steps()):
+        took = f"{one.theirs:.1f} ms", f"{one.ours:.1f} ms", times(one.ratio)
+        rows.append((one.model, one.form, instructions(one.machine), *took))
     if not rows:
         return missing("decode_step.py --model gemma3-270m --json results/transformers.json")
+    said = dict.fromkeys(machine({**one.machine, "others": None}) for one in found)
     titles = ("model", "decoded by", "processor", "a token, as it is", "with headlong", "faster")
-    caption = f"One sequence. On llama.cpp the factor is the median of ratios of turns side by side. {' '.join(said)}"
+    caption = f"One sequence. On llama.cpp and hosts the factor is the median of ratios of turns side by side. {' '.join(said)}"
     return markdown(ReportTable("", titles, tuple(rows), caption))
 
 
 def factor() -> str:
-    """One line for the first page: one query, by the default and by the fastest."""
-    found = runs("beside", "dense products").get(LANGUAGE_MODEL)
+    """For the first page: whole tokens of large vocabularies, then one query of a layer by the default and the fastest."""
+    found, whole = runs("beside", "dense products").get(LANGUAGE_MODEL), dict[str, list[float]]()
     if found is None:
         return missing(f"dense_products.py --layer {LANGUAGE_MODEL}")
+    for one in steps():
+        whole.setdefault(one.model, []).append(one.ratio)
+    tokens = ", of ".join(f"{model} {times(min(each))} to {times(max(each))} as fast" for model, each in whole.items())
     layer, each = found["layer"], []
     for name in ("headlong", IDS):
         row = at(complete(found), 1, name)
         each.append(f"{name}: {expected(row).partition(': ')[2]}")
     about = f"{layer['about']}, {layer['vocab']:,} × {layer['dim']}, one query, over the fastest dense product"
-    return f"{about} (below 1× that one is faster): {'; '.join(each)}. {machine(found['environment'])}"
+    alone = f"{about} (below 1× that one is faster): {'; '.join(each)}. {machine(found['environment'])}"
+    return f"With our head a token is, by whatever decodes it, of {tokens}. The layer alone: {alone}"
 
 
 EIGHT, FOUR = ("torch int8", "torch int8 dynamic", FEW_BITS[-1]), FEW_BITS[:-1]
