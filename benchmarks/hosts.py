@@ -68,10 +68,9 @@ def compressed(whole: Path, file: Path, kind: str) -> None:
             return
         graph = onnx.load(folded)
     head = [node.name for node in graph.graph.node if "logits" in node.output]
+    how = {"block_size": 32, "is_symmetric": True, "accuracy_level": 4}
     for bits, left in ((4, head), (8, [])):
-        tool = matmul_nbits_quantizer.MatMulNBitsQuantizer(
-            graph, bits=bits, block_size=32, is_symmetric=True, accuracy_level=4, nodes_to_exclude=left
-        )
+        tool = matmul_nbits_quantizer.MatMulNBitsQuantizer(graph, bits=bits, nodes_to_exclude=left, **how)
         tool.process()
         graph = tool.model.model
     tool.model.save_model_to_file(str(file), use_external_data_format=True)

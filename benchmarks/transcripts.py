@@ -3,15 +3,20 @@
     python benchmarks/fetch_models.py whisper-base && pip install --no-deps moonshine-voice==0.1.5
     python benchmarks/transcripts.py --json results/hosts.json
 
-The model in float32, half a minute of one recording, in turns; the first turn is not counted. The encoder is in the times.
-Vectors for calibration are those of two other recordings. ``equal``: tokens that both wrote, timestamps included.
+The model in float32 or int8 (of PyTorch: its dynamic one of all products), half a minute of one recording, in turns; the first
+turn is not counted. ``encoder``: seconds of a call inside the encoder; ``decoding``: the median of ratios of the others.
+Vectors for calibration are those of two other recordings. ``equal``: tokens that both wrote, timestamps included; of PyTorch's
+int8 those of the same layers under the head in float32, which ours reads.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
+import statistics
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -72,12 +77,29 @@ def opened_by(host: str, path: Path, threads: int = 2, **options: Any) -> Any:
     return getattr(importlib.import_module(package), name).from_pretrained(path, **options)
 
 
+def clocked(model: Any, inside: list[float]) -> list[float]:
+    """``inside`` gets the seconds of each call of the encoder."""
+    encoder = model.get_encoder()
+    own = encoder.forward
+
+    @functools.wraps(own)
+    def forward(*inputs: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        found = own(*inputs, **options)
+        inside.append(time.perf_counter() - start)
+        return found
+
+    encoder.forward = forward
+    return inside
+
+
 def main() -> int:
     parser, asking = turns.options(__doc__, recording="two_cities", rounds=2)
     parser.add_argument("--host", choices=["transformers", *CLASSES], default="transformers")
     parser.add_argument("--kind", choices=["fp32", "int8"], default="fp32")
     parser.add_argument("--call", choices=list(CALLS), action="append", help="one of these alone")
     asked = asking()
+    import torch
     from transformers.utils import logging
 
     from headlong.integrations.transformers import accelerate
@@ -86,30 +108,42 @@ def main() -> int:
     inputs = whisper.features(half_a_minute(asked.recording))
     plain = whisper.opened()
     vectors = whisper.heard(plain, map(half_a_minute, OTHERS))
-    if asked.host == "transformers":
-        models = {"as it is": plain, "headlong": copy.deepcopy(plain)}
-    else:
+    same = "as it is"
+    if asked.host != "transformers":
         path = exported(asked.host, asked.kind, plain)
-        models = {name: opened_by(asked.host, path, asked.threads) for name in ("as it is", "headlong")}
+        models = {name: opened_by(asked.host, path, asked.threads) for name in (same, "headlong")}
+    elif asked.kind == "fp32":
+        models = {same: plain, "headlong": copy.deepcopy(plain)}
+    else:
+        quantised: Any = torch.ao.quantization.quantize_dynamic
+        models, same = {same: quantised(plain)}, "with its head in float32"
+        plain.model = quantised(plain.model)
+        models |= {same: plain, "headlong": copy.deepcopy(plain)}
     head = accelerate(models["headlong"], calibration=vectors)
-    rows = []
+    clocks, rows = {way: clocked(model, []) for way, model in models.items()}, []
 
-    def call(model: Any, options: Any, turn: int) -> Any:
-        return model.generate(**inputs, **whisper.SAID, **options)
+    def call(way: str, options: Any, turn: int) -> Any:
+        clocks[way].clear()
+        return models[way].generate(**inputs, **whisper.SAID, **options)[0], sum(clocks[way])
 
     for name in asked.call or CALLS:
-        ways: dict[str, Callable[[int], Any]] = {way: partial(call, model, CALLS[name]) for way, model in models.items()}
+        ways: dict[str, Callable[[int], Any]] = {way: partial(call, way, CALLS[name]) for way in models}
         taken = turns.Turns(ways, asked.rounds)
+        inside = {way: [seconds for _, seconds in given[1:]] for way, given in taken.given.items()}
+        rest = {way: [a - b for a, b in zip(taken.seconds[way], inside[way], strict=True)] for way in ways}
         for way, given in taken.given.items():
-            row = {"what": f"{way}, {name}", "batch": 1, **taken.row(way, "as it is"), "tokens": given[-1].shape[1]}
+            tokens = given[-1][0]
+            row = {"what": f"{way}, {name}", "batch": 1, **taken.row(way, "as it is"), "tokens": len(tokens)}
+            ratios = (one / other for one, other in zip(rest["as it is"], rest[way], strict=True))
+            row |= {"encoder": statistics.median(inside[way]), "decoding": statistics.median(ratios)}
             if way == "headlong":
-                row["equal"] = alike(given[-1][0], taken.given["as it is"][-1][0])
+                row["equal"] = alike(tokens, taken.given[same][-1][0])
             rows.append(row)
             sys.stdout.write(f"{row}\n")
     sys.stdout.write(f"{head.paths}\n")
     chosen = "".join(f" --call {name!r}" for name in asked.call or ())
     by, more = "", ""
-    if asked.host != "transformers":
+    if (asked.host, asked.kind) != ("transformers", "fp32"):
         by, more = f", {asked.host}, {asked.kind}", f" --host {asked.host} --kind {asked.kind}"
     command = f"python benchmarks/transcripts.py{more} --rounds {asked.rounds}{chosen}"
     about = f"Whisper base{by}, {LONGEST} s of speech"

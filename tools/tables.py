@@ -503,13 +503,36 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "many-classes": ("sklearn", "many classes", "many_classes.py", ("way", "batch", "us", "x", "same", "bytes")),
     "beams": ("beside", "beams", "beams.py", ("what", "allowed", "batch", "us", "times", "same")),
     "decode-step": ("transformers", "decode step", "decode_step.py", ("what", "ms", "times", "equal")),
-    "hosts": ("hosts", "hosts", "hosts.py", ("what", "batch", "ms", "times", "equal")),
-    "transcripts": ("hosts", "transcripts", "transcripts.py", ("what", "seconds", "times", "equal")),
+    "transcripts": ("hosts", "transcripts", "transcripts.py", ("what", "seconds", "times", "encoder", "decoding", "equal")),
     "truth": ("tables", "truth", "ground_truth.py truth", ("what", "processors", "bytes", "alike", "but for ties")),
     "recall": ("tables", "recall", "ground_truth.py recall --layer glove",
                ("contestant", "setting", "same", "per second", "build")),
     "files": ("index", "files and memory", "files_and_memory.py", ("what", "setting", "bytes")),
 }  # fmt: skip
+
+
+def hosts() -> str:
+    """Steps of models whose layers another program computes, a line for each number of sequences."""
+    rows, found = list[tuple[str, ...]](), runs("hosts", "hosts")
+    for name, run in found.items():
+        if name.endswith(TOKENS):
+            continue
+        alike = {row["what"]: percent(row["equal"]) for row in found.get(f"{name}{TOKENS}", {"rows": []})["rows"]}
+        there = {(row["batch"], row["what"]): row for row in run["rows"]}
+        for batch in sorted({batch for batch, _ in there}):
+            cells = list[str]()
+            for step in FIRST_STEPS:
+                theirs, ours = there[batch, f"as it is, {step}"], there[batch, f"headlong, {step}"]
+                cells += [f"{theirs['ms']:.1f} ms", f"{ours['ms']:.1f} ms", times(ours["times"])]
+            rows.append((run["layer"]["about"], f"{batch}", *cells, alike.get("headlong, greedy", "–") if batch == 1 else ""))
+    if not rows:
+        return missing("hosts.py --json results/hosts.json")
+    titles = ("model", "at once", *(f"{step}{more}" for step in FIRST_STEPS for more in ("", ", ours", ", faster")), "right")
+    return markdown(ReportTable("", titles, tuple(rows), where(found)))
+
+
+TOKENS = ", tokens"
+"""What ends the names of runs that compare tokens."""
 
 
 def host_team() -> str:
@@ -610,7 +633,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "whole-steps": whole_steps, "head": head, "busy": busy, "factor": factor, "which": which, "reference": reference,
     "transformers-heads": transformers_heads, "llama-families": llama_families, "llama-models": llama_models,
     "llama-kld": llama_kld, "llama-tasks": llama_tasks,
-    "host-team": host_team, "on-a-gpu": on_a_gpu,
+    "hosts": hosts, "host-team": host_team, "on-a-gpu": on_a_gpu,
 }  # fmt: skip
 BLOCKS |= {name: partial(measured, *asked) for name, asked in MEASURED.items()}
 BLOCKS |= STUDIES

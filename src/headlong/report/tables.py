@@ -112,6 +112,8 @@ COLUMNS: dict[str, Column] = {
     "us": Column("a row", micros),
     "x": Column("× the fastest dense way", times),
     "seconds": Column("seconds", duration),
+    "encoder": Column("of them in the encoder", duration),
+    "decoding": Column("the others, faster", times),
     "bytes": Column("bytes", size),
     "setting": Column("setting"),
     "alike": Column("rows of the same ids", percent),
