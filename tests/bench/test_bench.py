@@ -117,6 +117,13 @@ def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> Non
         read_run(path)
 
 
+def test_a_run_says_how_threads_waited_where_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert "OpenMP waits passive" in machine(environment(2))
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert "OpenMP" not in machine(environment(2))
+
+
 def test_the_environment_names_machine_and_versions_but_no_place() -> None:
     made = environment(2, isa_used=["portable"])
     assert made["threads"] == 2

@@ -185,6 +185,7 @@ def environment(threads: int, **facts: Any) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": dict(_versions()),
+        "waits": os.environ.get("OMP_WAIT_POLICY"),  # how OpenMP's threads wait changes what PyTorch and llama.cpp take
         **facts,
     }
 

@@ -187,6 +187,7 @@ def machine(made: Mapping[str, Any]) -> str:
     words = [made.get("gpu") or made.get("cpu"), f"{made['threads']} threads" if "threads" in made else None]
     used, has = ", ".join(made.get("isa_used", [])), ", ".join(made.get("isa", []))
     words.append(f"we took {used}, the processor has {has}" if used and has else used or has)  # rivals may take any of it
+    words.append(f"OpenMP waits {made['waits']}" if made.get("waits") else None)
     if made.get("others") is not None:
         busy = ": BUSY, so times mean little, measure again" if made["others"] > BUSY else ""
         words.append(f"other programs took {made['others']:.0%} of the processors{busy}")
