@@ -38,7 +38,7 @@ from headlong.errors import DataError, MalformedFileError, MissingPackageError, 
 from headlong.inspection import advice, inspect
 from headlong.layers.matrix import Layer
 from headlong.links import Affine, SoftCap
-from headlong.report.tables import comparison, ways
+from headlong.report.tables import comparison, machine, ways
 from headlong.store import write_file
 
 FOUR_ROUNDS = Schedule(rounds=4, settle=1, calls=2, pause=0.0)
