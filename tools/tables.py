@@ -201,17 +201,24 @@ def steps() -> list[Step]:
 
 
 def whole_steps() -> str:
-    """A token of models, each by everything that decodes it."""
-    rows = list[tuple[str, ...]]()
+    """A token of models, each by everything that decodes it, a row for all its kinds of a step."""
+    rows = dict[tuple[str, str, str], dict[str, Step]]()
     for one in (found := steps()):
-        took = f"{one.theirs:.1f} ms", f"{one.ours:.1f} ms", times(one.ratio)
-        rows.append((one.model, one.form, instructions(one.machine), *took))
+        form, _, step = one.form.rpartition(", ")
+        rows.setdefault((one.model, form, instructions(one.machine)), {})[step] = one
     if not rows:
         return missing("decode_step.py --model gemma3-270m --json results/transformers.json")
+    shown = [(*whose, *(cell for step in FIRST_STEPS for cell in cells(each.get(step)))) for whose, each in rows.items()]
     said = dict.fromkeys(machine({**one.machine, "others": None}) for one in found)
-    titles = ("model", "decoded by", "processor", "a token, as it is", "with headlong", "faster")
-    caption = f"One sequence. On llama.cpp and hosts the factor is the median of ratios of turns side by side. {' '.join(said)}"
-    return markdown(ReportTable("", titles, tuple(rows), caption))
+    columns = (column for step in FIRST_STEPS for column in (f"{step}: as it is", "with headlong", "faster"))
+    caption = (
+        f"A token of one sequence. But for transformers, factors are medians of ratios of turns side by side. {' '.join(said)}"
+    )
+    return markdown(ReportTable("", ("model", "decoded by", "processor", *columns), tuple(shown), caption))
+
+
+def cells(one: Step | None) -> tuple[str, str, str]:
+    return (f"{one.theirs:.1f} ms", f"{one.ours:.1f} ms", times(one.ratio)) if one else ("", "", "")
 
 
 def factor() -> str:
