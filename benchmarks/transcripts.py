@@ -61,7 +61,7 @@ def exported(host: str, kind: str, plain: Any) -> Path:
             from onnxruntime.quantization import quantize_dynamic
 
             for file in kept.glob("*.onnx"):
-                quantize_dynamic(file, file, per_channel=True)
+                quantize_dynamic(file, file, per_channel=True, reduce_range=True)
     return kept
 
 
