@@ -143,6 +143,8 @@ FIRST_STEPS = tuple(step for step in STEPS if "temperature" not in step)
 """The kinds of a step that the first page shows."""
 FIRST_MODELS = ("gemma", "qwen")
 """Those whose heads are most of what a token reads."""
+SMALLER = "SmolLM2-135M-Instruct", ("smollm2", "SmolLM2")
+"""One whose head is little of that, and what runs call it."""
 FIRST_KIND = "int4"
 """Of the weights of a host's graph."""
 
@@ -172,20 +174,21 @@ class Step(NamedTuple):
     machine: Run
 
 
-def steps() -> list[Step]:
-    """Those of language models whose head is most of what they read, one sequence, by whatever decodes them."""
+def steps(models: tuple[str, ...] = FIRST_MODELS) -> list[Step]:
+    """Those of some language models, one sequence, by whatever decodes them."""
     found, titles = list[Step](), dict[str, str]()
     for name, run in runs("transformers", "decode step").items():
-        if name.startswith(FIRST_MODELS):
+        if name.startswith(models):
             titles[name] = run["layer"]["about"].removesuffix(", whole steps")
-            each = {row["what"]: row["ms"] for row in run["rows"]}
+            each = {row["what"]: row for row in run["rows"]}
             for form, step in itertools.product(("transformers, float32", "transformers, bfloat16"), FIRST_STEPS):
                 if f"{form}, {step}" in each:
                     theirs, ours = each[f"{form}, {step}"], each[f"{form}, headlong, {step}"]
-                    found.append(Step(name, f"{form}, {step}", theirs, ours, theirs / ours, run["environment"]))
+                    ratio = ours["times"] / theirs["times"]  # both are over the first form's
+                    found.append(Step(name, f"{form}, {step}", theirs["ms"], ours["ms"], ratio, run["environment"]))
     for name, run in runs("hosts", "hosts").items():
         model, host, kind = [*name.split(" "), ""][:3]
-        if model.startswith(FIRST_MODELS) and kind == FIRST_KIND:
+        if model.startswith(models) and kind == FIRST_KIND:
             each = {row["what"]: row for row in run["rows"] if row["batch"] == 1}
             for step in FIRST_STEPS:
                 theirs, ours = each[f"as it is, {step}"], each[f"headlong, {step}"]
@@ -193,7 +196,7 @@ def steps() -> list[Step]:
                 found.append(Step(model, form, theirs["ms"], ours["ms"], ours["times"], run["environment"]))
     for run in real_models():
         model = re.sub(r"\.gguf$", "", run["model"])
-        for entry in run["runs"] if model.startswith(FIRST_MODELS) else ():
+        for entry in run["runs"] if model.startswith(models) else ():
             if entry["sequences"] == 1 and entry["sampler"] in FIRST_STEPS:
                 found.append(Step(model, f"llama.cpp, {entry['sampler']}", *medians(entry), run["environment"]))
     named = (one._replace(model=titles.get(one.model, one.model)) for one in found)
@@ -211,9 +214,9 @@ def whole_steps() -> str:
     shown = [(*whose, *(cell for step in FIRST_STEPS for cell in cells(each.get(step)))) for whose, each in rows.items()]
     said = dict.fromkeys(machine({**one.machine, "others": None}) for one in found)
     columns = (column for step in FIRST_STEPS for column in (f"{step}: as it is", "with headlong", "faster"))
-    caption = (
-        f"A token of one sequence. But for transformers, factors are medians of ratios of turns side by side. {' '.join(said)}"
-    )
+    less = [one.ratio for one in steps(SMALLER[1])]
+    small = f" Of {SMALLER[0]}, whose vocabulary is smaller: {times(min(less))} to {times(max(less))}." if less else ""
+    caption = f"A token of one sequence; factors are medians of ratios of turns side by side.{small} {' '.join(said)}"
     return markdown(ReportTable("", ("model", "decoded by", "processor", *columns), tuple(shown), caption))
 
 

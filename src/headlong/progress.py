@@ -25,9 +25,9 @@ _shown: ContextVar[Stage | None] = ContextVar("stage", default=None)
 
 
 @contextmanager
-def shown(stage: Stage) -> Iterator[None]:
-    """Stages that this thread begins in the block are given to ``stage``."""
-    token = _shown.set(stage)
+def shown(stage: Stage, otherwise: bool = False) -> Iterator[None]:
+    """Stages that this thread begins in the block are given to ``stage``; ``otherwise``: where nobody else is given them."""
+    token = _shown.set((_shown.get() or stage) if otherwise else stage)
     try:
         yield
     finally:

@@ -96,6 +96,7 @@ def test_items_in_an_array_are_searched_by_a_metric(files: Path, items: str, met
     assert f"item {best[0, 0]}: {values[0, 0]:.4g}"[:-1] in said and "probability" not in said
     with np.load(files / "found.npz") as found:
         assert (found["ids"] == best).all() and found["scores"].shape == best.shape
+        assert found["labels"].tolist() == [[f"item {i}" for i in row] for row in best]
 
 
 def test_items_in_an_array_have_no_probabilities_unless_they_are_asked_for(files: Path) -> None:
@@ -643,9 +644,13 @@ def test_tables_are_layers_and_hidden_vectors_and_answers(files: Path) -> None:
     for name, rows in (("items", weight), ("queries", hidden)):
         lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
         parquet.write_table(pa.table({"e": lists, "other": lists}), files / f"{name}.parquet")
-    call("topk", files / "items.parquet:e", files / "queries.parquet:other", "-k", 3, "-o", files / "answers.parquet")
+    (files / "names.txt").write_text("".join(f"item {i}\n" for i in range(len(parquet.read_table(files / "items.parquet")))))
+    answered = "-o", files / "answers.parquet", "--labels", files / "names.txt"
+    call("topk", files / "items.parquet:e", files / "queries.parquet:other", "-k", 3, *answered)
     expected = hl.compile(hl.Layer(weight), delta=0.0).topk(hidden, k=3).ids
-    assert parquet.read_table(files / "answers.parquet")["ids"].to_pylist() == expected.tolist()
+    found = parquet.read_table(files / "answers.parquet")
+    assert found["ids"].to_pylist() == expected.tolist()
+    assert found["labels"].to_pylist() == [[f"item {i}" for i in row] for row in expected]
     call("compile", files / "items.parquet:e", "-o", files / "items.safetensors", "--calibration", files / "queries.parquet:e")
     assert "the columns of vectors e, other" in fails("topk", files / "items.parquet", files / "h.npy")
     assert "no bias" in fails("compile", files / "items.parquet:e:b", "-o", files / "x.safetensors")

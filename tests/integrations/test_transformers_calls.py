@@ -427,7 +427,8 @@ def test_what_a_model_gains_is_said_in_words() -> None:
 def test_text_calibrates_with_a_bar_and_says_what_to_expect(model: Any, words: Any, capsys: Any) -> None:
     pieces = [" ".join(f"w{int(token)}" for token in torch.randint(3, VOCAB, (30,))) for _ in range(40)]
     head = accelerate(model, text=pieces, tokenizer=words, method="codes")
-    assert "calibration" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "calibration" in said and f"codes of {VOCAB:,} rows" in said, "what follows the text takes as long"
     assert head.gain is not None and head.gain.product > 0 and head.gain.look > 0 and head.gain.rest > 0
     assert "a greedy step" in repr(head) and "from candidates" in repr(head)
     restore(model)

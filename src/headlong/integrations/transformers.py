@@ -36,6 +36,7 @@ from headlong.integrations.generation.decoding import ACCELERATED, Generate, che
 from headlong.integrations.generation.fast_head import FastHead, Gain
 from headlong.integrations.generation.inspect_model import (
     AfterLayer,
+    bar,
     calibration_of,
     one_step,
     post_head,
@@ -45,6 +46,7 @@ from headlong.integrations.generation.inspect_model import (
 )
 from headlong.integrations.graphs.hosts import Host, graph_host
 from headlong.number_checks import flag
+from headlong.progress import shown
 
 __all__ = ["FastHead", "accelerate", "generate", "restore"]
 
@@ -87,7 +89,7 @@ def accelerate(
         check_generate(model)
     if text is not None and calibration is not None:
         raise OptionError("text and calibration were given; expected one of them")
-    with torch.no_grad(), host.running():
+    with torch.no_grad(), host.running(), shown(bar, otherwise=True):
         layer = host.layer(link)
         hidden = calibration_of(host, calibration) if text is None else vectors_of_text(host, text, tokenizer)
         options.setdefault("threads", torch.get_num_threads())

@@ -23,7 +23,7 @@ class TopkArguments(NamedTuple):
     hidden: HiddenFile
     k: K = 10
     metric: Annotated[str | None, typer.Option(help="Nearest items by ip, cosine or l2, proved; no probabilities.")] = None
-    labels: Annotated[Path | None, typer.Option(help="A text file with a label for each class, one a line.")] = None
+    labels: Annotated[Path | None, typer.Option(help="A text file with a label for each class or item, one a line.")] = None
     method: Method = "auto"
     eps: Annotated[float | None, typer.Option(help="In nats; inf, as for items in an array: ids and logits only.")] = None
     weight: Weight = None
@@ -38,6 +38,8 @@ def topk(args: TopkArguments) -> None:
     """Find the likeliest classes of each hidden vector, or the nearest items, with the error and the proof of each row."""
     eps = args.eps
     count = settled(args.threads)
+    import numpy as np
+
     import headlong as hl
     from headlong.cli import arrays, inputs
     from headlong.cli.nearest import ARRAYS, SCORES, metric_of, nearest, write_arrays
@@ -81,10 +83,14 @@ def topk(args: TopkArguments) -> None:
         move = stage("answer")
         for start in range(0, len(shown), BLOCK):
             top = ask(shown[start : start + BLOCK])
-            if as_table:
-                parts.append(answers.columns(top) if name else answers.table(top))
-            elif as_arrays:
-                parts.append(top if name else {one: getattr(top, one) for one in FIELDS})
+            if as_table or as_arrays:
+                ids = top["ids"] if name else top.ids
+                more = {} if words is None else {"labels": np.array([[words[i] if i >= 0 else "" for i in row] for row in ids])}
+                if as_arrays:
+                    parts.append((dict(top) if name else {one: getattr(top, one) for one in FIELDS}) | more)
+                else:
+                    made = answers.columns(top) if name else answers.table(top)
+                    parts.append(made.append_column("labels", answers.columns(more)["labels"]) if more else made)
             if args.as_json or not (as_table or as_arrays) or start < SHOWN:
                 lines += answered_lines(top, start, words)
             move(min(start + BLOCK, len(shown)), len(shown))

@@ -11,7 +11,7 @@ The layer's place is taken for the length of one call, in this model alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ import headlong
 from headlong.arrays import as_numpy
 from headlong.errors import IdError, InputError, OptionError, named
 from headlong.integrations.generation.score_maps import link_between
+from headlong.progress import stage
 
 RAMP = 60.0
 """Scores from -RAMP to RAMP show what a model does to them."""
@@ -147,8 +148,21 @@ def _hidden(host: Any, ids: Tensor) -> Tensor:
         raise OptionError(f"the model could not read rows of {ids.shape[1]} calibration tokens ({error}); cut them") from error
 
 
+def bar(label: str) -> Callable[[int, int], None]:
+    """A stage as transformers shows what takes long; nothing where it was told not to."""
+    shown = tqdm(desc=label, leave=False)
+
+    def move(done: int, total: int) -> None:
+        shown.total = total
+        shown.update(done - shown.n)
+        if done >= total:
+            shown.close()
+
+    return move
+
+
 def vectors_of_text(host: Any, text: str | Iterable[str], tokenizer: PreTrainedTokenizerBase) -> Tensor:
-    """What the layer is given over ``text``, a string or several, piece by piece; a bar counts them."""
+    """What the layer is given over ``text``, a string or several, piece by piece: a stage counts them."""
     if tokenizer is None:
         raise OptionError("text without a tokenizer; pass tokenizer=AutoTokenizer.from_pretrained(...) as well")
     pieces = [text] if isinstance(text, str) else list(text)
@@ -156,9 +170,12 @@ def vectors_of_text(host: Any, text: str | Iterable[str], tokenizer: PreTrainedT
     rows = [row for piece in pieces for row in _windows(_tokens(tokenizer, piece), longest)]
     if not rows:
         raise OptionError(f"text has {len(pieces):,} pieces and no token in them; pass text like what will be generated")
+    found, move = list[Tensor](), stage("calibration")
     with torch.no_grad():
-        bar = tqdm(rows, desc="calibration", unit="text")
-        return torch.cat([host.read(_checked_ids(host.known, torch.tensor([row]))) for row in bar])
+        for row in rows:
+            found.append(host.read(_checked_ids(host.known, torch.tensor([row]))))
+            move(len(found), len(rows))
+    return torch.cat(found)
 
 
 def _windows(tokens: list[int], longest: int) -> list[list[int]]:
