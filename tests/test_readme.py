@@ -157,7 +157,7 @@ def test_whole_steps_are_beside_the_fastest_form_of_the_model(tables: ModuleType
         forms = (form for form in steps if re.fullmatch(r"transformers, (?!headlong)[^,]*", form))
         fastest = min(forms, key=lambda form: float(steps[form]["ms"]))
         theirs, ours = steps[fastest], steps[f"{fastest}, headlong"]
-        faster = tables.times(ours["times"] / theirs["times"])  # a median of ratios of turns side by side, as on the model's page
+        faster = tables.times(ours["times"] / theirs["times"])  # a median of ratios, as on its page
         assert f"{theirs['ms']:.1f} ms | {ours['ms']:.1f} ms | {faster}" in shown
 
 
