@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 import headlong
 from headlong.cli.main import app
+from page_figures import figures
 from studies import __main__ as studies
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -176,7 +177,6 @@ def test_a_block_that_needs_what_it_does_not_say_is_noticed(tmp_path: Path, monk
         installs(["pip", "install", ".[no-such-extra]"])
 
 
-FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]* ?(?:×|%|(?:ms|[µu]s|[kMG]i?B|nats?|seconds?|minutes?|hours?|times|s)\b)")
 BACKED = {
     "0.01 nats": "src/headlong/compile.py", "1 GiB": "src/headlong/integrations/sklearn/linear.py", "1×": "tools/tables.py",
     "2.5 times": "benchmarks/dense_products.py", "2.0 times": "results/serving.log",
@@ -185,15 +185,12 @@ BACKED = {
 """Figures that no table of a page has, and what says them: a default, a test, a run. All others are made by tools/tables.py."""
 
 
-def figures(text: str) -> set[str]:
-    """What sentences say was measured: neither what is generated nor what is code."""
-    prose = FENCE.sub("", re.sub(r"<!-- begin ([\w-]+) -->.*?<!-- end \1 -->", "", text, flags=re.DOTALL))
-    return set(FIGURE.findall(prose))
-
-
 def test_a_sentence_has_no_figure_that_nothing_backs() -> None:
-    found = {page.name: figures(page.read_text(encoding="utf-8")) for page in PAGES if page.parent.name != "pages"}
+    def said(text: str) -> set[str]:
+        return {written for written, _, _ in figures(text)}
+
+    found = {page.name: said(page.read_text(encoding="utf-8")) for page in PAGES if page.parent.name != "pages"}
     assert {name: unbacked for name, one in found.items() if (unbacked := one - BACKED.keys())} == {}
     assert set().union(*found.values()) == BACKED.keys() and all((ROOT / file).is_file() for file in BACKED.values())
     block = "<!-- begin x -->\n3 ms\n<!-- end x -->\n```text\n5 ms\n```\n"
-    assert figures(f"{block}It takes 79.0 ms, 8.35× as fast, 10 % wrong") == {"79.0 ms", "8.35×", "10 %"}
+    assert said(f"{block}It takes 79.0 ms, 8.35× as fast, 10 % wrong") == {"79.0 ms", "8.35×", "10 %"}

@@ -211,17 +211,21 @@ def whole_steps() -> str:
         rows.setdefault((one.model, form, instructions(one.machine)), {})[step] = one
     if not rows:
         return missing("decode_step.py --model gemma3-270m --json results/transformers.json")
-    shown = [(*whose, *(cell for step in FIRST_STEPS for cell in cells(each.get(step)))) for whose, each in rows.items()]
+    shown = []
+    for whose, each in rows.items():
+        told = (taken(*each[step][2:5]) if step in each else ("", "", "") for step in FIRST_STEPS)
+        shown.append((*whose, *itertools.chain.from_iterable(told)))
     said = dict.fromkeys(machine({**one.machine, "others": None}) for one in found)
     columns = (column for step in FIRST_STEPS for column in (f"{step}: as it is", "with headlong", "faster"))
     less = [one.ratio for one in steps(SMALLER[1])]
     small = f" Of {SMALLER[0]}, whose vocabulary is smaller: {times(min(less))} to {times(max(less))}." if less else ""
-    caption = f"A token of one sequence; factors are medians of ratios of turns side by side.{small} {' '.join(said)}"
+    how = "factors are medians of ratios of turns side by side, in bfloat16 the quotient of two such"
+    caption = f"A token of one sequence; {how}.{small} {' '.join(said)}"
     return markdown(ReportTable("", ("model", "decoded by", "processor", *columns), tuple(shown), caption))
 
 
-def cells(one: Step | None) -> tuple[str, str, str]:
-    return (f"{one.theirs:.1f} ms", f"{one.ours:.1f} ms", times(one.ratio)) if one else ("", "", "")
+def taken(theirs: float, ours: float, ratio: float) -> tuple[str, str, str]:
+    return f"{theirs:.1f} ms", f"{ours:.1f} ms", times(ratio)
 
 
 def factor() -> str:
@@ -521,6 +525,10 @@ MEASURED: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+TOKENS = ", tokens"
+"""What ends the names of runs that compare tokens."""
+
+
 def hosts() -> str:
     """Steps of models whose layers another program computes, a line for each number of sequences."""
     rows, found = list[tuple[str, ...]](), runs("hosts", "hosts")
@@ -533,16 +541,12 @@ def hosts() -> str:
             cells = list[str]()
             for step in FIRST_STEPS:
                 theirs, ours = there[batch, f"as it is, {step}"], there[batch, f"headlong, {step}"]
-                cells += [f"{theirs['ms']:.1f} ms", f"{ours['ms']:.1f} ms", times(ours["times"])]
+                cells += taken(theirs["ms"], ours["ms"], ours["times"])
             rows.append((run["layer"]["about"], f"{batch}", *cells, alike.get("headlong, greedy", "–") if batch == 1 else ""))
     if not rows:
         return missing("hosts.py --json results/hosts.json")
     titles = ("model", "at once", *(f"{step}{more}" for step in FIRST_STEPS for more in ("", ", ours", ", faster")), "right")
     return markdown(ReportTable("", titles, tuple(rows), where(found)))
-
-
-TOKENS = ", tokens"
-"""What ends the names of runs that compare tokens."""
 
 
 def host_team() -> str:

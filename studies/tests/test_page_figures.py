@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
+from page_figures import BLOCK, figures
+
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results" / "studies"
-TABLE = re.compile(r"<!-- begin ([\w-]+) -->.*?<!-- end \1 -->", re.DOTALL)
-CODE = re.compile(r"^```\w*\n.*?^```", re.DOTALL | re.MULTILINE)
-FIGURE = re.compile(r"(?<![\w.`-])(\d[\d.,]*) ?((?:×|%)|(?:ms|[µu]s|[kMG]i?B|nats?|seconds?|minutes?|hours?|times|s)\b)")
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?")
 
 
@@ -118,10 +117,10 @@ GIVEN = {
 
 
 def unbacked(page: str, text: str) -> list[str]:
-    tables = {number for table in TABLE.finditer(text) for number in NUMBER.findall(table[0])}
+    tables = {number for table in BLOCK.finditer(text) for number in NUMBER.findall(table[0])}
     derived = DERIVED[page]() if page in DERIVED else {}
     found = list[str]()
-    for number, unit in FIGURE.findall(CODE.sub("", TABLE.sub("", text))):
+    for _, number, unit in figures(text):
         said, places = number.replace(",", ""), len(number.partition(".")[2])
         half = 0.5 * 10.0**-places + 1e-9  # of the last digit
         computed = any(abs(abs(value) - float(said)) <= half for value in derived.get(unit, []))
@@ -136,6 +135,5 @@ def unbacked(page: str, text: str) -> list[str]:
 def test_a_figure_of_a_sentence_follows_from_the_rows(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert unbacked(page.stem, text) == []
-    prose = CODE.sub("", TABLE.sub("", text))
-    assert {f"{number} {unit}" for number, unit in FIGURE.findall(prose)} >= GIVEN[page.stem]
+    assert {f"{number} {unit}" for _, number, unit in figures(text)} >= GIVEN[page.stem]
     assert unbacked(page.stem, f"{text}\nIt is 83.21 % better, and 57 % of that twice.") == ["83.21 %", "57 %"]
