@@ -6,7 +6,8 @@
 The model in float32 or int8 (of PyTorch: its dynamic one of all products), half a minute of one recording, in turns; the first
 turn is not counted. ``encoder``: seconds of a call inside the encoder; ``decoding``: the median of ratios of the others.
 Vectors for calibration are those of two other recordings. ``equal``: tokens that both wrote, timestamps included; of PyTorch's
-int8 those of the same layers under the head in float32, which ours reads.
+int8 those of the same layers under the head in float32, which ours reads. ONNX Runtime is timed as it is twice, once with
+threads that stop looking out for work when a call ends.
 """
 
 from __future__ import annotations
@@ -65,15 +66,12 @@ def exported(host: str, kind: str, plain: Any) -> Path:
     return kept
 
 
-def opened_by(host: str, path: Path, threads: int = 2, **options: Any) -> Any:
+def opened_by(host: str, path: Path, threads: int = 2, stopped: bool = False, **options: Any) -> Any:
     package, name = CLASSES[host]
     if host == "openvino":
         options["ov_config"] = {"INFERENCE_NUM_THREADS": str(threads)}
     else:
-        import onnxruntime
-
-        options["session_options"] = onnxruntime.SessionOptions()
-        options["session_options"].intra_op_num_threads = threads
+        options["session_options"] = turns.onnx_options(threads, stopped)
     return getattr(importlib.import_module(package), name).from_pretrained(path, **options)
 
 
@@ -111,7 +109,8 @@ def main() -> int:
     same = "as it is"
     if asked.host != "transformers":
         path = exported(asked.host, asked.kind, plain)
-        models = {name: opened_by(asked.host, path, asked.threads) for name in (same, "headlong")}
+        names = (same, turns.STOPPED, "headlong") if asked.host == "onnx" else (same, "headlong")
+        models = {name: opened_by(asked.host, path, asked.threads, stopped=name == turns.STOPPED) for name in names}
     elif asked.kind == "fp32":
         models = {same: plain, "headlong": copy.deepcopy(plain)}
     else:
@@ -136,6 +135,9 @@ def main() -> int:
             row = {"what": f"{way}, {name}", "batch": 1, **taken.row(way, "as it is"), "tokens": len(tokens)}
             ratios = (one / other for one, other in zip(rest["as it is"], rest[way], strict=True))
             row |= {"encoder": statistics.median(inside[way]), "decoding": statistics.median(ratios)}
+            if way == "headlong" and turns.STOPPED in ways:
+                ratios = (one / other for one, other in zip(rest[turns.STOPPED], rest[way], strict=True))
+                row["over stopped"] = statistics.median(ratios)
             if way == "headlong":
                 row["equal"] = alike(tokens, taken.given[same][-1][0])
             rows.append(row)

@@ -188,4 +188,4 @@ def test_bits_that_are_said_are_those_that_are_stored(bits: float, vectors: bool
     engine: Any = hl.compile(layer, eps=np.inf, calibration=calibration, bits=bits, blocks=False)
     assert engine.name == "codes" and engine.options["bits"] == bits
     stored = sum((stop - start) * each for start, stop, each, _ in engine.plan.codes.segments) / layer.dim
-    assert stored <= bits and f"a code of {stored:.3g} bits for each" in engine.reason
+    assert stored <= bits and f"a code of {stored:.3g} bits for each weight" in engine.reason

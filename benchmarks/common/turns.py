@@ -19,6 +19,18 @@ STEPS: dict[str, dict[str, Any]] = {
     "top_p 0.95": {"do_sample": True, "top_p": 0.95, "top_k": 0},
     "top_p 0.95, temperature 0.8": {"do_sample": True, "top_p": 0.95, "top_k": 0, "temperature": 0.8},
 }
+STOPPED = "as it is, threads stopped"
+"""ONNX Runtime whose threads do not look out for work behind a call, on processors that others need then."""
+
+
+def onnx_options(threads: int, stopped: bool) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    if stopped:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
 
 
 def options(doc: str | None, **more: Any) -> tuple[argparse.ArgumentParser, Callable[[], Any]]:

@@ -42,7 +42,7 @@ class BoundBlocks {
         b_.boxed = boxed;
         b_.most = most;
         b_.most_norm = most_norm;
-        b_.trial.most = trial;
+        for (Trial& one : b_.trials) one.most = trial;
         take_turns(turns);
         for (nb::handle edge : edges) b_.edges.push_back(nb::cast<int64_t>(edge));
         check(!b_.edges.empty() && b_.edges.front() == boxed && b_.edges.back() == b_.dim, "edges go from boxed to the last coordinate");

@@ -167,8 +167,9 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
                            bool mask_per_row, int threads, LargestKey* keys) {
     std::vector<SearchResult> answers(count);
     const bool ids = keys == nullptr;
-    const bool counted = ids && mask == nullptr && k <= Trial::kShort && blocks.trial.most < kInf;
-    if (count == 0 || (counted ? !blocks.trial.goes_on() : ids && blocks.trial.over())) return answers;
+    Trial& trial = blocks.trial(mask != nullptr);
+    const bool counted = ids && k <= Trial::kShort && trial.most < kInf;
+    if (count == 0 || (counted ? !trial.goes_on() : ids && trial.over())) return answers;
     std::atomic<int64_t> next{0};
     const auto work = [&](int) {
         for (int64_t q = next++; q < count; q = next++) {
@@ -180,7 +181,7 @@ std::vector<SearchResult> search(const Blocks& blocks, const double* hidden, int
     else run_parallel(static_cast<int>(std::min<int64_t>(threads, count)), work);
     if (counted) {  // the answers' rows are read by whoever answers
         const auto rows = static_cast<double>(k * row_bytes(blocks.kind, blocks.dim));
-        for (const SearchResult& answer : answers) blocks.trial.count(answer.bytes - rows, answer.done);
+        for (const SearchResult& answer : answers) trial.count(answer.bytes - rows, answer.done);
     }
     return answers;
 }

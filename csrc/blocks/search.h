@@ -76,7 +76,9 @@ struct Blocks {
     const Looks* looks = nullptr;
     const int64_t* names = nullptr;    // [vocab] the id of each row, or null: its number
     const Blocks* next = nullptr;    // more classes, in a tree of their own of the same shape, searched after this one
-    mutable Trial trial;
+    mutable Trial trials[2];  // of questions about all classes, and of those under a mask, which may be harder
+
+    Trial& trial(bool masked) const { return trials[masked]; }
 };
 
 // Has to be called before a sample is drawn.

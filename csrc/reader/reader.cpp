@@ -80,9 +80,9 @@ std::vector<Answer> Reader::find_best(const double* rows, int64_t count, const Q
     const auto many = static_cast<int64_t>(left.size());
     std::vector<Answer> others = weigh(some.hidden.data(), many, some.question);
     if (others.empty()) return {};
-    if (question.mask == nullptr)
-        for (const Answer& other : others)
-            blocks->trial.passed(other.bytes - (codes != nullptr ? codes->bytes() : static_cast<double>(vocab) * executor->row_bytes()) / static_cast<double>(many));
+    Trial& trial = blocks->trial(question.mask != nullptr);
+    for (const Answer& other : others)
+        trial.passed(other.bytes - (codes != nullptr ? codes->bytes() : static_cast<double>(vocab) * executor->row_bytes()) / static_cast<double>(many));
     SomeRows::put_back(std::move(others), left, answers);
     return answers;
 }

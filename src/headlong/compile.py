@@ -146,10 +146,12 @@ def _read(layer: Layer, wish: Wish, running: Running, vectors: Doubles | None, b
     engine = reading(layer, reader, wanted, vectors, running._replace(reason=reason), builders)
     if vectors is not None and name == "full":
         engine.reason += "; the calibration vectors are not used"
+    if vectors is not None and held is not None:
+        engine = codes.by_the_clock(engine, vectors, held, wanted, seed)
     if engine.plan.codes is not None and reason != "asked for":
         bits = sum((stop - start) * bits for start, stop, bits, _ in engine.plan.codes.segments) / layer.dim
-        engine.reason += f": a code of {bits:.3g} bits for each"
-    return engine if vectors is None or held is None else codes.by_the_clock(engine, vectors, held, wanted, seed)
+        engine.reason += f"; a code of {bits:.3g} bits for each weight"
+    return engine
 
 
 def _place(device: str | None, layer: Layer | StructuredLayer) -> str | None:

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import headlong as hl
+from headlong.integrations.generation.beams import STEPS_BY_ROWS, BeamScores
+from headlong.integrations.generation.fast_head import FastHead
 from headlong.integrations.generation.picking import Row
 from headlong.integrations.generation.processors import Edits
 from headlong.integrations.generation.surprisal_filters import Surprisals
@@ -127,7 +129,6 @@ ASKED: dict[str, tuple[dict[str, Any], str]] = {
     "a penalty": ({"do_sample": False, "repetition_penalty": 1.5}, "by_ids"),
     "top_p": ({"do_sample": True, "top_k": 0, "top_p": 0.8}, "engine"),
     "typical": ({"do_sample": True, "top_k": 0, "typical_p": 0.8}, "engine"),
-    "beams": ({"do_sample": False, "num_beams": 3}, "by_rows"),
 }
 """Options of ``generate``, and which of a head's engines a step asks."""
 
@@ -148,6 +149,22 @@ def test_the_plan_for_normalisers_is_asked_for_nuclei_of_all_classes_alone(name:
     model.generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, min_new_tokens=4, pad_token_id=0, **options)
     assert {which for which, one in counting.items() if one.asked} == {expected}
     assert expected == "engine" or sum(counting[expected].asked.values()) == (8 if name == "a penalty" else 4)
+
+
+def test_beams_ask_all_rows_at_once_for_a_while_where_codes_left_most_normalisers_too_open() -> None:
+    rng, asked = np.random.default_rng(0), Counter[str]()
+    weight = rng.standard_normal((VOCAB, DIM)).astype(np.float32)
+    head = FastHead(torch.nn.Linear(DIM, VOCAB, bias=False), hl.compile(hl.Layer(weight), "codes", threads=1))
+    head.engine, head.by_rows = Counting(head.engine, asked), Counting(head.by_rows, rows := Counter[str]())  # type: ignore[assignment]
+    beams = BeamScores(SimpleNamespace(head=head), 4)  # type: ignore[arg-type]
+    peaked, flat = (torch.from_numpy(size * weight[:3]) for size in (1.0, 0.2))
+    best = np.asarray(head.engine.engine.lse(peaked, eps=1e-9).lse)
+    for _ in range(5):
+        assert np.abs(np.asarray(beams.likeliest(peaked, 4).lse) - best).max() <= 1e-4
+    assert (asked["topk"], rows["topk"]) == (5, 0)
+    for _ in range(1 + STEPS_BY_ROWS + 1):
+        beams.likeliest(flat, 4, 1e-9)
+    assert (asked["topk"], rows["topk"]) == (5 + 2, STEPS_BY_ROWS)
 
 
 def test_one_engine_is_enough_where_its_bits_or_ids_alone_were_asked_for() -> None:

@@ -50,6 +50,20 @@ def test_beams_and_their_timestamps_are_those_of_the_dense_scores() -> None:
     assert all(path.startswith("beams") for path in head.paths)
 
 
+def test_a_token_is_one_question_where_the_best_classes_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made("gpt2")
+    head: Any = accelerate(model, method="codes")
+    topk, asked = head.by_ids.topk, list[int]()
+
+    def counted(hidden: Any, **options: Any) -> Any:
+        asked.append(options["k"])
+        return topk(hidden, **options)
+
+    monkeypatch.setattr(head.by_ids, "topk", counted)
+    model.generate(PROMPTS, logits_processor=rules(), do_sample=False, **SHORT)
+    assert SHORT["max_new_tokens"] <= len(asked) <= 1.2 * SHORT["max_new_tokens"]
+
+
 def test_where_other_scores_are_edited_too_all_of_them_are_read() -> None:
     model = made("gpt2")
     head = accelerate(model)

@@ -101,6 +101,23 @@ def test_searches_in_vain_are_soon_no_longer_made(level: str) -> None:
 
 
 @pytest.mark.usefixtures("by_bytes")
+@NATIVE
+def test_searches_under_masks_are_on_a_trial_of_their_own(level: str) -> None:
+    """They may be harder than those of all classes: neither ends the other's."""
+    weight = rows()
+    plan = plan_of(hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0))
+    easy, hard = np.zeros((2, weight.shape[1])), np.random.default_rng(5).normal(size=(TRIED, weight.shape[1]))
+    easy[:, 0], hard[:, :LEADING] = (1, -1), 0
+    most = np.ones((1, len(weight)), np.uint8)
+    most[0, :5] = 0
+    for first, then in ((most, None), (None, most)):
+        search = native.blocks(weight, None, plan.blocks, MOST_SCORED, level)
+        search.topk(hard, K, first, 1)
+        assert (search.topk(hard, K, first, 1).bytes == 0).all()
+        assert search.topk(easy, K, then, 1).done.all()
+
+
+@pytest.mark.usefixtures("by_bytes")
 def test_an_engine_that_gave_up_answers_as_one_without_blocks() -> None:
     weight = rows()
     engine, beside = (hl.compile(hl.Layer(weight), "codes", eps=math.inf, delta=0.0, **how) for how in ({}, {"blocks": False}))

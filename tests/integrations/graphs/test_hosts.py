@@ -177,6 +177,19 @@ def test_an_accelerated_model_that_nobody_holds_is_gone(exported: Any, stored: s
     assert seen() is None
 
 
+@pytest.mark.parametrize("said", [None, "0"])
+def test_threads_of_onnx_runtime_stop_before_the_head_is_read_unless_told_otherwise(exported: Any, said: str | None) -> None:
+    name, options = "session.force_spinning_stop", package("onnxruntime").SessionOptions()
+    if said is not None:
+        options.add_session_config_entry(name, said)
+    folder = exported("onnx fp32", "llama")
+    model = package("optimum.onnxruntime").ORTModelForCausalLM.from_pretrained(folder, session_options=options)
+    accelerate(model)
+    assert model.session.get_session_options().get_session_config_entry(name) == (said or "1")
+    restore(model)
+    assert model.session.get_session_options().get_session_config_entry(name) == "0"
+
+
 def test_what_was_compiled_again_is_noticed(exported: Any) -> None:
     model = opened(exported("openvino fp32", "llama"))
     head = accelerate(model)

@@ -4,7 +4,7 @@
 
     log p = f(z) - lse                the ``keep`` best of each row can be among the ``keep`` best of all; no other can
 
-The normaliser is proved to :data:`EPS`, as close as sums of float32 are sure to be, from all rows, which show the best, too.
+The normaliser is within :data:`EPS`, as close as sums of float32 are sure to be, from codes or from all rows.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from headlong.answers import TopK
 from headlong.dtypes import Ids
 from headlong.engines.edited_row import exponents, joined, limits_of
 from headlong.integrations.generation.picking import Picks, outweighing
@@ -24,19 +25,32 @@ from headlong.integrations.generation.processors import edited
 
 EPS, SPARE = 1e-4, 16
 """What the normaliser may be off; best classes beside those that are kept, for some are forbidden."""
+STEPS_BY_ROWS = 32
+"""Steps that ask all rows at once, after one whose normalisers codes mostly left too open."""
 
 
 class BeamScores(LogitsProcessor):  # type: ignore[misc]
     """Stands where the processors stood: ``[beams, vocab]`` log-probabilities of candidates, -inf elsewhere."""
 
     def __init__(self, picks: Picks, keep: int) -> None:
-        self.picks, self.keep = picks, keep
+        self.picks, self.keep, self.by_rows = picks, keep, 0
+
+    def likeliest(self, hidden: Tensor, k: int, eps: float = EPS) -> TopK:
+        """The ``k`` best of each beam, and its normaliser."""
+        head = self.picks.head
+        coded = getattr(getattr(head.engine, "plan", None), "codes", None) is not None
+        if self.by_rows or not coded:
+            self.by_rows -= bool(self.by_rows)
+            return head.by_rows.topk(hidden, k=k, eps=eps)
+        found = head.engine.topk(hidden, k=k, eps=eps)
+        self.by_rows = STEPS_BY_ROWS if np.asarray(found.cost.dense).mean() > 1 / 2 else 0
+        return found
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         head = self.picks.head
-        engine, by_ids, vocab = head.by_rows, head.by_ids, head.out_features
+        by_ids, vocab = head.by_ids, head.out_features
         hidden = self.picks.taken.hidden[:, -1].detach()
-        top = found = engine.topk(hidden, k=min(self.keep + SPARE, vocab), eps=EPS)
+        top = found = self.likeliest(hidden, min(self.keep + SPARE, vocab))
         lse = np.asarray(found.lse)
 
         def log_probs(ids: list[Ids]) -> list[Any]:
@@ -50,7 +64,7 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
             top = by_ids.topk(hidden, k=min(self.keep, vocab), eps=math.inf, **limits_of(gone, vocab))
         else:
             top.ids[torch.from_numpy(~left)] = -1
-        kept = torch.as_tensor(engine.exponents(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
+        kept = torch.as_tensor(by_ids.exponents(np.asarray(top.logits)) - lse[:, None]).to(out.dtype)
         rows, places = torch.nonzero(top.ids >= 0, as_tuple=True)  # fewer than asked for may be left
         out[rows, top.ids[rows, places]] = kept[rows, places]
         for row, (ids, values) in enumerate(zip(edits.ids, edits.scores, strict=True)):

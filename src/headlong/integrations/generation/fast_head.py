@@ -75,7 +75,7 @@ class Reading:
 
     @once
     def by_rows(self) -> Verbs:
-        """All rows, for normalisers as close as beams ask for them."""
+        """All rows, for normalisers as close as beams ask for them, where codes do not come so close."""
         of: Any = self.engine
         rows: Verbs = headlong.compile(of.layer, "full", threads=of.threads)
         return rows

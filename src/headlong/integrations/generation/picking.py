@@ -61,6 +61,8 @@ def _picked(
     if not any(map(len, edits.ids)) and recipe.surprisals is None:
         limits = limits_of(edits.banned, engine.layer.vocab)
         if seed is None:
+            if edits.best is not None and (edits.best >= 0).all():
+                return edits.best, f"{engine.name}, timestamps"
             top = engine.topk(hidden, k=1, eps=math.inf, **limits)
             return np.asarray(top.ids)[:, 0], top.cost.path
         places = row0 + np.arange(len(hidden))
@@ -85,21 +87,24 @@ AHEAD = 16
 def outweighing(engine: Verbs, hidden: Tensor) -> Outweighs:
     """``logsumexp(f(z)[first:]) > max(f(z)[:first])`` of what is not banned; all above are read where the best do not tell."""
 
-    def outweighs(row: int, banned: Ids, first: int) -> bool:
-        one, low, vocab = hidden[row : row + 1], int(np.searchsorted(banned, first)), engine.layer.vocab
-        above = others(vocab, banned, first)
-        if low == first or not len(above):
-            return low == first and len(above) > 0
-        top = engine.topk(one, k=AHEAD, eps=math.inf, **limits_of([banned], vocab))
-        ids = np.asarray(top.ids)[0]
-        scores = engine.exponents(np.asarray(top.logits, np.float64))[0]
-        if ids[0] >= first:
-            return True
-        seen = float(np.logaddexp.reduce(scores[ids >= first], initial=-math.inf))
-        unseen = math.log(len(above)) + scores[-1] if ids[-1] >= 0 else -math.inf
-        if seen > scores[0] or np.logaddexp(seen, unseen) < scores[0]:
-            return bool(seen > scores[0])
-        return bool(np.logaddexp.reduce(exponents(engine, one, above)) > scores[0])
+    def outweighs(banned: list[Ids], first: int) -> tuple[list[bool], Ids]:
+        vocab = engine.layer.vocab
+        _check_some_left(banned, vocab)
+        top = engine.topk(hidden, k=min(AHEAD, vocab), eps=math.inf, **limits_of(banned, vocab))
+        exponents_of = engine.exponents(np.asarray(top.logits, np.float64))
+        outweighed, best = list[bool](), np.full(len(banned), -1)
+        for row, (ids, scores) in enumerate(zip(np.asarray(top.ids), exponents_of, strict=True)):
+            above = ids >= first
+            seen = np.logaddexp.reduce(scores[above], initial=-math.inf)
+            unseen = math.log(vocab - first) + scores[-1] if ids[-1] >= 0 else -math.inf
+            more = bool(above[0] or seen > scores[0])
+            if not more and np.logaddexp(seen, unseen) >= scores[0]:
+                every = exponents(engine, hidden[row : row + 1], others(vocab, banned[row], first))
+                more = bool(np.logaddexp.reduce(every, initial=-math.inf) > scores[0])
+            if not more or above.any():
+                best[row] = ids[above == more][0]
+            outweighed.append(more)
+        return outweighed, best
 
     return outweighs
 

@@ -8,6 +8,7 @@ needs every score: the dense path.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -22,8 +23,9 @@ from headlong.engines.edited_row import joined
 from headlong.integrations.generation.surprisal_filters import Surprisals
 
 Scores = Callable[[list[Ids]], list[NDArray[np.float64]]]
-Outweighs = Callable[[int, Ids, int], bool]
-"""``(row, banned, first)``: whether the classes from ``first`` on have more mass together than the best below it."""
+Outweighs = Callable[[list[Ids], int], tuple[list[bool], Ids]]
+"""``(banned, first)``: of each row, whether the classes from ``first`` on have more mass together than the best one below it,
+and the best class of the side that has; -1: not seen."""
 
 ADDING: tuple[type[Any], ...] = (
     hf.SequenceBiasLogitsProcessor,
@@ -78,11 +80,13 @@ COLDEST, HOTTEST = 1e-6, 1e6
 
 
 class Edits(NamedTuple):
-    """For each row: the classes that are ruled out, and the classes whose score ``f(z)`` is another now."""
+    """For each row: the classes that are ruled out, those whose score ``f(z)`` is another now, and the best class if it was
+    seen on the way."""
 
     banned: list[Ids]
     ids: list[Ids]
     scores: list[NDArray[np.float64]]
+    best: Ids | None = None
 
 
 class ProcessorRecipe(NamedTuple):
@@ -142,7 +146,7 @@ def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores, 
     """What ``edits`` do to the next token of each row of ``input_ids [batch, length]``; ``scores(ids)`` are asked for."""
     if edits and type(edits[-1]) is TIMESTAMPS:
         found = edited(edits[:-1], input_ids, vocab, scores, outweighs)
-        return found._replace(banned=_by_timestamps(edits[-1], input_ids, found.banned, vocab, outweighs))
+        return _by_timestamps(edits[-1], input_ids, found, vocab, outweighs)
     rows = len(input_ids)
     if not edits:
         return Edits([_NONE] * rows, [_NONE] * rows, [np.empty(0)] * rows)
@@ -162,14 +166,28 @@ def edited(edits: Sequence[Any], input_ids: Tensor, vocab: int, scores: Scores, 
     return _read(_applied(edits, input_ids, blank), touched)
 
 
-def _by_timestamps(rule: Any, input_ids: Tensor, banned: list[Ids], vocab: int, outweighs: Outweighs) -> list[Ids]:
+def _by_timestamps(rule: Any, input_ids: Tensor, found: Edits, vocab: int, outweighs: Outweighs) -> Edits:
     first = rule.timestamp_begin
-    blank = torch.zeros(len(banned), vocab, dtype=torch.float64)
-    blank[:, first:] = LOW
-    gone = [joined(vocab, old, new) for old, new in zip(banned, _read(rule(input_ids, blank)).banned, strict=True)]
-    asked = rule._detect_timestamp_from_logprob  # noqa: SLF001  # its only switch
+    banned = [joined(vocab, old, new) for old, new in zip(found.banned, _ruled_out(rule, input_ids, vocab), strict=True)]
+    if not rule._detect_timestamp_from_logprob:  # noqa: SLF001  # its only switch
+        return found._replace(banned=banned)
+    outweighed, best = outweighs(banned, first)
     text = np.arange(first)
-    return [joined(vocab, out, text) if asked and outweighs(row, out, first) else out for row, out in enumerate(gone)]
+    banned = [joined(vocab, out, text) if more else out for out, more in zip(banned, outweighed, strict=True)]
+    return found._replace(banned=banned, best=best)
+
+
+def _ruled_out(rule: Any, input_ids: Tensor, vocab: int) -> list[Ids]:
+    """What the rule bans by what was said before, asked of a copy of it to which all text it does not name is one class."""
+    small = copy.copy(rule)
+    names = ("eos_token_id", "no_timestamps_token_id", "timestamp_begin")
+    text = max(0, min(getattr(rule, name) for name in names) - 1)
+    for name in names:
+        setattr(small, name, getattr(rule, name) - text)
+    blank = torch.zeros(len(input_ids), vocab - text, dtype=torch.float64)
+    blank[:, small.timestamp_begin :] = LOW
+    found = _read(small((input_ids - text).clamp(min=0), blank)).banned
+    return [np.append(np.arange(text), ids + text) if 0 in ids else ids + text for ids in found]
 
 
 _NONE: Ids = np.empty(0, np.int64)

@@ -23,6 +23,8 @@ LOGITS = "logits"
 PROVIDERS = ["CPUExecutionProvider"]
 EXTERNAL = "session.model_external_initializers_file_folder_path"
 """Where a session that is made of bytes finds the weights that lie beside the file."""
+STOPPING = "session.force_spinning_stop"
+"""Whether its threads stop looking out for work when a call ends: on the processors that read the head next."""
 
 
 class _Graph:
@@ -64,6 +66,7 @@ class OnnxRuntime(Part):
             raise DtypeError(f"the session runs by {providers}; expected CPUExecutionProvider alone, whose memory this reads")
         self.options, self.settings = session.get_session_options(), session.get_provider_options()
         self.options.add_session_config_entry(EXTERNAL, str(self.path.parent))
+        self.said = _entry(self.options, STOPPING)
         self.width = getattr(owner, "vocab_size", None)
         """What the owner takes for the width of its answers, where they are bound to memory before."""
 
@@ -76,7 +79,7 @@ class OnnxRuntime(Part):
         layers = [self._cut(graphs, name, link, declared.elem_type) for graphs, name in _ends(file.graph, LOGITS)]
         _narrowed(file.graph, LOGITS, layers[0].dim)
         _leave(file.graph, set(outputs))
-        self.body = self._opened(file.SerializeToString())
+        self.body = self._opened(file.SerializeToString(), stopping=True)
         self.body._model_path, self.body._model_bytes = str(self.path), None  # noqa: SLF001  # what save_pretrained copies
         self._use(self.body, layers[0].dim)
         return same_layer(layers)
@@ -127,7 +130,8 @@ class OnnxRuntime(Part):
         except FileNotFoundError as error:
             raise InputError(f"{self.path} is not there any more; expected the file that the model was loaded from") from error
 
-    def _opened(self, file: Any) -> Any:
+    def _opened(self, file: Any, *, stopping: bool = False) -> Any:
+        self.options.add_session_config_entry(STOPPING, self.said or str(int(stopping)))
         settings = [self.settings[name] for name in PROVIDERS]
         try:
             return onnxruntime.InferenceSession(file, self.options, providers=PROVIDERS, provider_options=settings)
@@ -135,6 +139,14 @@ class OnnxRuntime(Part):
             raise InputError(
                 f"ONNX Runtime does not take a part of {self.path} alone ({error}); leave this model as it is"
             ) from error
+
+
+def _entry(options: Any, name: str) -> str | None:
+    try:
+        found: str = options.get_session_config_entry(name)
+    except RuntimeError:  # it has no other way to say that there is none
+        return None
+    return found
 
 
 def _ends(graph: Any, value: str, outer: Any = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
