@@ -113,7 +113,7 @@ class Watched:
 
 
 def main() -> int:
-    parser, asking = turns.options(__doc__, tokens=16, rounds=5)
+    parser, asking = turns.options(__doc__, tokens=64, rounds=3)
     parser.add_argument("--model", choices=["smollm2", "gemma3-270m", "qwen2.5-coder-0.5b"], default="gemma3-270m")
     parser.add_argument("--host", choices=["openvino", "onnx"], default="openvino")
     parser.add_argument("--kind", choices=["int4", "int8", "fp32"], default="int4")
