@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import headlong as hl
-from headlong.integrations.generation.beams import STEPS_BY_ROWS, BeamScores
+from headlong.integrations.generation.beams import MOST_BY_ROWS, BeamScores
 from headlong.integrations.generation.fast_head import FastHead
 from headlong.integrations.generation.picking import Row
 from headlong.integrations.generation.processors import Edits
@@ -162,9 +162,12 @@ def test_beams_ask_all_rows_at_once_for_a_while_where_codes_left_most_normaliser
     for _ in range(5):
         assert np.abs(np.asarray(beams.likeliest(peaked, 4).lse) - best).max() <= 1e-4
     assert (asked["topk"], rows["topk"]) == (5, 0)
-    for _ in range(1 + STEPS_BY_ROWS + 1):
+    for _ in range(100):
         beams.likeliest(flat, 4, 1e-9)
-    assert (asked["topk"], rows["topk"]) == (5 + 2, STEPS_BY_ROWS)
+    assert (asked["topk"], rows["topk"]) == (5 + 7, 1 + 2 + 4 + 8 + 16 + 2 * MOST_BY_ROWS - 2)
+    beams.likeliest(flat, 4, 1e-9), beams.likeliest(flat, 4, 1e-9), beams.likeliest(peaked, 4)
+    beams.likeliest(flat, 4, 1e-9), beams.likeliest(flat, 4, 1e-9), beams.likeliest(flat, 4, 1e-9)
+    assert (asked["topk"], rows["topk"]) == (5 + 7 + 3, 100 - 7 + 3)
 
 
 def test_one_engine_is_enough_where_its_bits_or_ids_alone_were_asked_for() -> None:

@@ -25,15 +25,15 @@ from headlong.integrations.generation.processors import edited
 
 EPS, SPARE = 1e-4, 16
 """What the normaliser may be off; best classes beside those that are kept, for some are forbidden."""
-STEPS_BY_ROWS = 32
-"""Steps that ask all rows at once, after one whose normalisers codes mostly left too open."""
+MOST_BY_ROWS = 32
+"""Steps at most that ask all rows at once after one whose normalisers codes mostly left too open: each such doubles them."""
 
 
 class BeamScores(LogitsProcessor):  # type: ignore[misc]
     """Stands where the processors stood: ``[beams, vocab]`` log-probabilities of candidates, -inf elsewhere."""
 
     def __init__(self, picks: Picks, keep: int) -> None:
-        self.picks, self.keep, self.by_rows = picks, keep, 0
+        self.picks, self.keep, self.by_rows, self.wait = picks, keep, 0, 1
 
     def likeliest(self, hidden: Tensor, k: int, eps: float = EPS) -> TopK:
         """The ``k`` best of each beam, and its normaliser."""
@@ -43,7 +43,10 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
             self.by_rows -= bool(self.by_rows)
             return head.by_rows.topk(hidden, k=k, eps=eps)
         found = head.engine.topk(hidden, k=k, eps=eps)
-        self.by_rows = STEPS_BY_ROWS if np.asarray(found.cost.dense).mean() > 1 / 2 else 0
+        if np.asarray(found.cost.dense).mean() > 1 / 2:
+            self.by_rows, self.wait = self.wait, min(2 * self.wait, MOST_BY_ROWS)
+        else:
+            self.wait = 1
         return found
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
