@@ -148,7 +148,8 @@ def main() -> int:
         found = {name: call(model, 1, "greedy", ALIKE, 0) for name, model in ways.items()}
         equal = {"headlong": watched.same(), "as it is": float((found["headlong"] == found["as it is"]).float().mean())}
         rows = [{"what": f"{name}, greedy", "batch": 1, "tokens": ALIKE, "equal": value} for name, value in equal.items()]
-    for step, batch in () if asked.alike else itertools.product(list(STEPS)[:2], (1, 4)):
+    # Four at once first: OpenVINO 2026.4 may fill hidden vectors with NaN in a batch that comes after single texts.
+    for batch, step in () if asked.alike else itertools.product((4, 1), list(STEPS)[:2]):
         calls = {name: partial(call, model, batch, step, asked.tokens) for name, model in ways.items()}
         taken = turns.Turns(calls, asked.rounds)
         for name in ways:
