@@ -50,6 +50,28 @@ def test_beams_and_their_timestamps_are_those_of_the_dense_scores() -> None:
     assert all(path.startswith("beams") for path in head.paths)
 
 
+@pytest.mark.parametrize("others", [{"no_timestamps_token_id": VOCAB - 1}, {"eos_token_id": [2]}, {"eos_token_id": VOCAB - 1}])
+def test_odd_settings_are_the_rules_own(others: dict[str, Any]) -> None:
+    """No timestamps at all, several ends, which the rule takes as long as no timestamp is alone, and an end above them."""
+    model = made("gpt2")
+    asked: dict[str, Any] = {**SHORT, "max_new_tokens": 1, "min_new_tokens": 1, "do_sample": False}
+    texts = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 9]])
+    expected = model.generate(texts, logits_processor=rules(**others), **asked)
+    accelerate(model, method="codes")
+    assert torch.equal(model.generate(texts, logits_processor=rules(**others), **asked), expected)
+
+
+def test_a_beam_to_which_nothing_is_left_does_not_end_the_others() -> None:
+    model = made("gpt2")
+    texts, rule = torch.tensor([[1, 5, FIRST], [1, 5, 6]]), rules(eos_token_id=FIRST - 2)[1]
+    rule.begin_index = 1
+    said = LogitsProcessorList([SuppressTokensLogitsProcessor(list(range(FIRST - 10, VOCAB))), rule])
+    asked: dict[str, Any] = {"max_new_tokens": 2, "num_beams": 2, "do_sample": False, "pad_token_id": 0}
+    expected = model.generate(texts, logits_processor=said, **asked)
+    accelerate(model, method="codes")
+    assert torch.equal(model.generate(texts, logits_processor=said, **asked), expected)
+
+
 def test_a_token_is_one_question_where_the_best_classes_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made("gpt2")
     head: Any = accelerate(model, method="codes")

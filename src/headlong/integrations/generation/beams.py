@@ -4,7 +4,8 @@
 
     log p = f(z) - lse                the ``keep`` best of each row can be among the ``keep`` best of all; no other can
 
-The normaliser is within :data:`EPS`, as close as sums of float32 are sure to be, from codes or from all rows.
+The normaliser is within :data:`EPS`, as close as sums of float32 are sure to be, from codes, but for the engine's ``delta``, or
+from all rows.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
     def likeliest(self, hidden: Tensor, k: int, eps: float = EPS) -> TopK:
         """The ``k`` best of each beam, and its normaliser."""
         head = self.picks.head
-        coded = getattr(getattr(head.engine, "plan", None), "codes", None) is not None
+        coded = getattr(getattr(head.engine, "plan", None), "codes", None) is not None and head.engine.promise.delta < 1
         if self.by_rows or not coded:
             self.by_rows -= bool(self.by_rows)
             return head.by_rows.topk(hidden, k=k, eps=eps)

@@ -89,14 +89,13 @@ def outweighing(engine: Verbs, hidden: Tensor) -> Outweighs:
 
     def outweighs(banned: list[Ids], first: int) -> tuple[list[bool], Ids]:
         vocab = engine.layer.vocab
-        _check_some_left(banned, vocab)
         top = engine.topk(hidden, k=min(AHEAD, vocab), eps=math.inf, **limits_of(banned, vocab))
         exponents_of = engine.exponents(np.asarray(top.logits, np.float64))
         outweighed, best = list[bool](), np.full(len(banned), -1)
         for row, (ids, scores) in enumerate(zip(np.asarray(top.ids), exponents_of, strict=True)):
             above = ids >= first
             seen = np.logaddexp.reduce(scores[above], initial=-math.inf)
-            unseen = math.log(vocab - first) + scores[-1] if ids[-1] >= 0 else -math.inf
+            unseen = math.log(max(1, vocab - first)) + scores[-1] if ids[-1] >= 0 else -math.inf
             more = bool(above[0] or seen > scores[0])
             if not more and np.logaddexp(seen, unseen) >= scores[0]:
                 every = exponents(engine, hidden[row : row + 1], others(vocab, banned[row], first))

@@ -179,11 +179,11 @@ def _by_timestamps(rule: Any, input_ids: Tensor, found: Edits, vocab: int, outwe
 
 def _ruled_out(rule: Any, input_ids: Tensor, vocab: int) -> list[Ids]:
     """What the rule bans by what was said before, asked of a copy of it to which all text it does not name is one class."""
-    small = copy.copy(rule)
-    names = ("eos_token_id", "no_timestamps_token_id", "timestamp_begin")
-    text = max(0, min(getattr(rule, name) for name in names) - 1)
-    for name in names:
-        setattr(small, name, getattr(rule, name) - text)
+    small, text = copy.copy(rule), 0
+    named = {name: getattr(rule, name) for name in ("eos_token_id", "no_timestamps_token_id", "timestamp_begin")}
+    if all(isinstance(token, int) for token in named.values()):
+        text = max(0, min(named.values()) - 1)
+        vars(small).update({name: token - text for name, token in named.items()})
     blank = torch.zeros(len(input_ids), vocab - text, dtype=torch.float64)
     blank[:, small.timestamp_begin :] = LOW
     found = _read(small((input_ids - text).clamp(min=0), blank)).banned

@@ -64,9 +64,8 @@ class OnnxRuntime(Part):
         if session.get_providers() != PROVIDERS:
             providers = ", ".join(session.get_providers())
             raise DtypeError(f"the session runs by {providers}; expected CPUExecutionProvider alone, whose memory this reads")
-        self.options, self.settings = session.get_session_options(), session.get_provider_options()
-        self.options.add_session_config_entry(EXTERNAL, str(self.path.parent))
-        self.said = _entry(self.options, STOPPING)
+        self.settings, beside = session.get_provider_options(), {EXTERNAL: str(self.path.parent)}
+        self.options, self.of_body = _options(session, **beside), _options(session, **beside, **{STOPPING: "1"})
         self.width = getattr(owner, "vocab_size", None)
         """What the owner takes for the width of its answers, where they are bound to memory before."""
 
@@ -79,7 +78,7 @@ class OnnxRuntime(Part):
         layers = [self._cut(graphs, name, link, declared.elem_type) for graphs, name in _ends(file.graph, LOGITS)]
         _narrowed(file.graph, LOGITS, layers[0].dim)
         _leave(file.graph, set(outputs))
-        self.body = self._opened(file.SerializeToString(), stopping=True)
+        self.body = self._opened(file.SerializeToString(), self.of_body)
         self.body._model_path, self.body._model_bytes = str(self.path), None  # noqa: SLF001  # what save_pretrained copies
         self._use(self.body, layers[0].dim)
         return same_layer(layers)
@@ -130,23 +129,25 @@ class OnnxRuntime(Part):
         except FileNotFoundError as error:
             raise InputError(f"{self.path} is not there any more; expected the file that the model was loaded from") from error
 
-    def _opened(self, file: Any, *, stopping: bool = False) -> Any:
-        self.options.add_session_config_entry(STOPPING, self.said or str(int(stopping)))
+    def _opened(self, file: Any, options: Any = None) -> Any:
         settings = [self.settings[name] for name in PROVIDERS]
         try:
-            return onnxruntime.InferenceSession(file, self.options, providers=PROVIDERS, provider_options=settings)
+            return onnxruntime.InferenceSession(file, options or self.options, providers=PROVIDERS, provider_options=settings)
         except Exception as error:  # of no class that it documents
             raise InputError(
                 f"ONNX Runtime does not take a part of {self.path} alone ({error}); leave this model as it is"
             ) from error
 
 
-def _entry(options: Any, name: str) -> str | None:
-    try:
-        found: str = options.get_session_config_entry(name)
-    except RuntimeError:  # it has no other way to say that there is none
-        return None
-    return found
+def _options(session: Any, **entries: str) -> Any:
+    """A copy of the session's options, with those of the ``entries`` that it does not have."""
+    options = session._sess.session_options  # noqa: SLF001  # what it hands out is one object for all who ask
+    for name, value in entries.items():
+        try:
+            options.get_session_config_entry(name)
+        except RuntimeError:  # it has no other way to say that there is none
+            options.add_session_config_entry(name, value)
+    return options
 
 
 def _ends(graph: Any, value: str, outer: Any = ()) -> Iterator[tuple[tuple[Any, ...], str]]:

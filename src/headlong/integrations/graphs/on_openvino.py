@@ -61,6 +61,8 @@ class _Anew:
         self._request = self._compiled.create_infer_request()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_request":  # asked before there is one, by copy
+            raise AttributeError(name)
         return getattr(self._request, name)
 
 
