@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import headlong as hl
+from headlong.integrations.generation import beams as beam_scores
 from headlong.integrations.generation.beams import MOST_BY_ROWS, BeamScores
 from headlong.integrations.generation.fast_head import FastHead
 from headlong.integrations.generation.picking import Row
@@ -151,7 +152,9 @@ def test_the_plan_for_normalisers_is_asked_for_nuclei_of_all_classes_alone(name:
     assert expected == "engine" or sum(counting[expected].asked.values()) == (8 if name == "a penalty" else 4)
 
 
-def test_beams_ask_all_rows_at_once_for_a_while_where_codes_left_most_normalisers_too_open() -> None:
+def test_beams_ask_all_rows_at_once_for_a_while_where_codes_left_most_normalisers_too_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng, asked = np.random.default_rng(0), Counter[str]()
     weight = rng.standard_normal((VOCAB, DIM)).astype(np.float32)
     head = FastHead(torch.nn.Linear(DIM, VOCAB, bias=False), hl.compile(hl.Layer(weight), "codes", threads=1))
@@ -162,12 +165,20 @@ def test_beams_ask_all_rows_at_once_for_a_while_where_codes_left_most_normaliser
     for _ in range(5):
         assert np.abs(np.asarray(beams.likeliest(peaked, 4).lse) - best).max() <= 1e-4
     assert (asked["topk"], rows["topk"]) == (5, 0)
+    monkeypatch.setattr(beam_scores, "EPS", 1e-9)
     for _ in range(100):
-        beams.likeliest(flat, 4, 1e-9)
+        beams.likeliest(flat, 4)
     assert (asked["topk"], rows["topk"]) == (5 + 7, 1 + 2 + 4 + 8 + 16 + 2 * MOST_BY_ROWS - 2)
-    beams.likeliest(flat, 4, 1e-9), beams.likeliest(flat, 4, 1e-9), beams.likeliest(peaked, 4)
-    beams.likeliest(flat, 4, 1e-9), beams.likeliest(flat, 4, 1e-9), beams.likeliest(flat, 4, 1e-9)
+    beams.likeliest(flat, 4), beams.likeliest(flat, 4)
+    monkeypatch.undo()
+    beams.likeliest(peaked, 4)
+    monkeypatch.setattr(beam_scores, "EPS", 1e-9)
+    beams.likeliest(flat, 4), beams.likeliest(flat, 4), beams.likeliest(flat, 4)
     assert (asked["topk"], rows["topk"]) == (5 + 7 + 3, 100 - 7 + 3)
+    promised_nothing = hl.compile(hl.Layer(weight), "codes", delta=1.0, threads=1)
+    head.engine, before = Counting(promised_nothing, asked), rows["topk"]  # type: ignore[assignment]
+    BeamScores(SimpleNamespace(head=head), 4).likeliest(peaked, 4)  # type: ignore[arg-type]
+    assert rows["topk"] == before + 1
 
 
 def test_one_engine_is_enough_where_its_bits_or_ids_alone_were_asked_for() -> None:

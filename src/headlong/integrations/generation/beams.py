@@ -36,14 +36,14 @@ class BeamScores(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, picks: Picks, keep: int) -> None:
         self.picks, self.keep, self.by_rows, self.wait = picks, keep, 0, 1
 
-    def likeliest(self, hidden: Tensor, k: int, eps: float = EPS) -> TopK:
+    def likeliest(self, hidden: Tensor, k: int) -> TopK:
         """The ``k`` best of each beam, and its normaliser."""
         head = self.picks.head
         coded = getattr(getattr(head.engine, "plan", None), "codes", None) is not None and head.engine.promise.delta < 1
         if self.by_rows or not coded:
             self.by_rows -= bool(self.by_rows)
-            return head.by_rows.topk(hidden, k=k, eps=eps)
-        found = head.engine.topk(hidden, k=k, eps=eps)
+            return head.by_rows.topk(hidden, k=k, eps=EPS)
+        found = head.engine.topk(hidden, k=k, eps=EPS)
         if np.asarray(found.cost.dense).mean() > 1 / 2:
             self.by_rows, self.wait = self.wait, min(2 * self.wait, MOST_BY_ROWS)
         else:

@@ -51,8 +51,8 @@ class _Graph:
 
 
 class _Anew:
-    """A request that begins each text with states of its own: OpenVINO 2026.4 has NaN in those of a batch that grow after a
-    longer text of fewer rows."""
+    """A request that begins each text with states of its own: in OpenVINO 2026.4 those of a batch that grow after a longer text
+    of fewer rows may hold NaN."""
 
     def __init__(self, request: Any) -> None:
         self._compiled, self._request = request.get_compiled_model(), request
